@@ -1,0 +1,40 @@
+"""Handwritten digits: 1,797 images of 8x8 pixels that come with the package.
+
+  python -m trainer.launch --workers=2 --config=configs/digits.py --run_dir=runs/digits
+
+Test accuracy: TODO. Time: TODO. Nothing is downloaded.
+
+The model is exported below `exports/digits` of the directory the command is started in;
+another place: `--config.export.dir=/models/digits`.
+"""
+
+from export.config import ExportConfig
+from input_pipeline.config import DataConfig
+from trainer.config import Experiment, ModelConfig, TrainConfig
+
+
+def get_config() -> Experiment:
+    """Returns the configuration."""
+    return Experiment(
+        name="digits",
+        model=ModelConfig(
+            builder="trainer.models.cnn:build",
+            kwargs={
+                "input_shape": (8, 8, 1),
+                "num_classes": 10,
+                "learning_rate": 0.001,
+                "filters": (32, 64),
+                "dense_units": 128,
+                "batch_norm": True,
+                "dropout": 0.2,
+            },
+        ),
+        data=DataConfig(
+            train="tfds:digits/train",
+            validation="tfds:digits/test",
+            preprocess="input_pipeline.vision:scale_16",
+            cache=True,
+        ),
+        train=TrainConfig(global_batch_size=64, epochs=20),
+        export=ExportConfig(dir="exports/digits", gate=("val_accuracy>=0.95",)),
+    )

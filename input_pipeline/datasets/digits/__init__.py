@@ -1,0 +1,1 @@
+"""The digits data set, which comes with the package."""

@@ -1,0 +1,1 @@
+"""The Fashion-MNIST data set, from local files or its home."""
