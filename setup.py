@@ -20,6 +20,8 @@ setup(
         "export",
         "input_pipeline",
         "input_pipeline.datasets",
+        "input_pipeline.datasets.digits",
+        "input_pipeline.datasets.fashion_mnist",
         "input_pipeline.sources",
         "trainer",
         "trainer.models",

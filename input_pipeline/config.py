@@ -65,6 +65,12 @@ class DataConfig:
             value = getattr(self, field)
             if value and not all(value.partition(":")[::2]):
                 raise ConfigError(f"data.{field}={value!r}: expected MODULE:FUNCTION")
+        if self.sample_weight and self.sample_weight == self.label:
+            raise ConfigError(f"data.sample_weight={self.sample_weight!r} is data.label too")
+        if self.sample_weight and not self.label:
+            raise ConfigError(
+                f"data.sample_weight={self.sample_weight!r} weighs the loss of data.label: set it"
+            )
         if self.shuffle_buffer < 1:
             raise ConfigError(f"data.shuffle_buffer={self.shuffle_buffer}: must be at least 1")
         if self.prefetch < -1:

@@ -1,10 +1,11 @@
 """Which files a pattern means, without those that are not data.
 
-    files = data_files("tfrecord:/data/train-*", "/data/train-*")
+files = data_files("tfrecord:/data/train-*", "/data/train-*")
 """
 
 from __future__ import annotations
 
+import glob
 import os
 
 import tensorflow as tf
@@ -19,22 +20,19 @@ _NOT_DATA_ENDS = (".crc", ".tmp", ".json", ".md")
 def data_files(source: str, pattern: str) -> list[str]:
     """Returns the data files that match, sorted by name.
 
-    A path that exists as it is written is taken as it is, also with [ ] in it; a
-    directory means the files in it.
+    A file that exists as it is written is taken as it is; a directory means the files in
+    it. [ ] in the name of a directory that exists are letters.
 
     Raises:
-      DataError: none matches, or one is empty; names it.
+      DataError: none matches, one is empty, or they cannot be reached; names it.
     """
-    if tf.io.gfile.isdir(pattern):
-        matches = [os.path.join(pattern, name) for name in tf.io.gfile.listdir(pattern)]
-    elif tf.io.gfile.exists(pattern):
-        matches = [pattern]
-    else:
-        matches = tf.io.gfile.glob(pattern) or _glob_in_literal_directory(pattern)
-    files = sorted(path for path in matches if _is_data(path))
+    try:
+        files = _matches(os.path.expanduser(pattern))
+        empty = [path for path in files if tf.io.gfile.stat(path).length == 0]
+    except tf.errors.OpError as error:
+        raise DataError(f"{source}: {' '.join(error.message.split())}") from None
     if not files:
         raise DataError(f"{source}: no data files match {pattern!r}; correct the path")
-    empty = [path for path in files if tf.io.gfile.stat(path).length == 0]
     if empty:
         raise DataError(
             f"{source}: {empty[0]} is empty (0 bytes); remove it or write it again"
@@ -43,15 +41,22 @@ def data_files(source: str, pattern: str) -> list[str]:
     return files
 
 
-def _glob_in_literal_directory(pattern: str) -> list[str]:
-    """Matches only the last part as a pattern: [ ] in a directory's name are letters."""
-    directory, name = os.path.split(pattern)
-    if not tf.io.gfile.isdir(directory):
-        return []
-    import fnmatch
+def _matches(pattern: str) -> list[str]:
+    if tf.io.gfile.isdir(pattern):
+        paths = [os.path.join(pattern, name) for name in tf.io.gfile.listdir(pattern)]
+    elif tf.io.gfile.exists(pattern):
+        return [pattern]
+    else:
+        paths = tf.io.gfile.glob(_with_literal_directory(pattern))
+    return sorted(path for path in paths if _is_data(path))
 
-    names = fnmatch.filter(tf.io.gfile.listdir(directory), name)
-    return [os.path.join(directory, match) for match in names]
+
+def _with_literal_directory(pattern: str) -> str:
+    """Escapes what is special to `glob` in the part of the pattern that is a directory."""
+    directory = os.path.dirname(pattern)
+    while directory != os.path.dirname(directory) and not tf.io.gfile.isdir(directory):
+        directory = os.path.dirname(directory)
+    return glob.escape(directory) + pattern[len(directory) :]
 
 
 def _is_data(path: str) -> bool:

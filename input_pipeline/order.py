@@ -24,6 +24,9 @@ from trainer.errors import ConfigError, DataError
 class Epochs:
     """Where epochs begin and end, in steps.
 
+    A step that holds the end of one epoch and the beginning of the next belongs to the
+    first of them: epoch e is the steps [start_step(e), end_step(e)).
+
     Raises:
       DataError: there are no examples, or fewer than one batch.
     """
@@ -50,8 +53,7 @@ class Epochs:
 
     def epoch_of_step(self, step: int) -> int:
         """Returns the epoch that is open while step `step` (from 0) runs."""
-        epoch = step * self.global_batch_size // self.num_examples
-        return epoch if step < self.end_step(epoch) else epoch + 1
+        return step * self.global_batch_size // self.num_examples
 
 
 def per_replica_batch(global_batch_size: int, num_replicas: int) -> int:
@@ -104,7 +106,7 @@ def example_seeds(positions: tf.Tensor, seed: int) -> tf.Tensor:
     A position is used once in a run, so no two examples share a seed, whoever reads them.
     """
     low = tf.bitwise.bitwise_and(positions, 2**31 - 1)
-    high = tf.bitwise.bitwise_xor(positions >> 31, tf.constant(seed, tf.int64))
+    high = tf.bitwise.bitwise_xor(positions // 2**31, tf.constant(seed, tf.int64))
     high = tf.bitwise.bitwise_and(high, 2**31 - 1)
     return tf.cast(tf.stack([high, low], -1), tf.int32)
 

@@ -21,9 +21,10 @@ import tensorflow as tf
 
 from input_pipeline import random_access, streaming
 from input_pipeline.config import DataConfig
+from input_pipeline.model_input import model_input
 from input_pipeline.order import Share, example_seeds, per_replica_batch
 from input_pipeline.sources import array_record, memory, tfds, tfrecord
-from input_pipeline.sources.base import RandomAccess, Source
+from input_pipeline.sources.base import RandomAccess, Source, stacked
 from trainer.errors import ConfigError, DataError
 from trainer.user_code import load
 
@@ -50,12 +51,7 @@ def preflight(config: DataConfig, source: str) -> int | None:
       DataError: files are missing, empty or cut; names them.
       ConfigError: something the source needs is not configured.
     """
-    kind, _, address = source.partition(":")
-    if kind in ("array_record", "tfrecord") and not config.features:
-        raise ConfigError(
-            f"{source}: data.features is not set: name a MODULE:FUNCTION that returns the "
-            "feature specification of its records"
-        )
+    kind, address = _kind_and_address(config, source)
     if kind == "tfds":
         return tfds.count(source, address, config.data_dir)
     if kind == "array_record":
@@ -72,7 +68,7 @@ def open_source(config: DataConfig, source: str) -> Source:
       DataError, ConfigError: as `preflight`, or a feature that the configuration names
         is not there.
     """
-    kind, _, address = source.partition(":")
+    kind, address = _kind_and_address(config, source)
     opened: Source
     if kind == "memory":
         opened = memory.open_memory(source, address, "data.train or data.validation")
@@ -80,18 +76,30 @@ def open_source(config: DataConfig, source: str) -> Source:
         opened = tfds.open_tfds(source, address, config.data_dir)
     else:
         features = load(config.features, field="data.features")()
-        opener = array_record.open_array_record if kind == "array_record" else tfrecord.open_tfrecord
+        opener = (
+            array_record.open_array_record if kind == "array_record" else tfrecord.open_tfrecord
+        )
         opened = opener(source, address, features)
     for field in ("label", "sample_weight"):
         name = getattr(config, field)
         if name and name not in opened.feature_spec:
             there = ", ".join(opened.feature_spec)
             raise DataError(f"{source}: no feature {name!r} (data.{field}); there are {there}")
-    if config.cache:
-        if not isinstance(opened, RandomAccess):
-            raise ConfigError(f"data.cache=True: {source} has no random access; convert or unset it")
+    if config.cache and isinstance(opened, RandomAccess):
         opened = random_access.cached(opened)
     return opened
+
+
+def _kind_and_address(config: DataConfig, source: str) -> tuple[str, str]:
+    kind, _, address = source.partition(":")
+    if kind in ("array_record", "tfrecord") and not config.features:
+        raise ConfigError(
+            f"{source}: data.features is not set: name a MODULE:FUNCTION that returns the "
+            "feature specification of its records"
+        )
+    if kind == "tfrecord" and config.cache:
+        raise ConfigError(f"data.cache=True: {source} has no random access; convert or unset it")
+    return kind, address
 
 
 def train_dataset(
@@ -174,12 +182,17 @@ def raw_spec(source: Source, config: DataConfig) -> dict[str, tf.TensorSpec]:
 
 
 def raw_examples(source: Source, config: DataConfig, count: int) -> dict[str, np.ndarray]:
-    """Returns the features of the first examples, stacked: {name: [count, ...]}."""
+    """Returns the features of the first examples, stacked: {name: [count, ...]}.
+
+    Examples that differ in shape from the first one are left out.
+    """
     names = raw_spec(source, config)
     make = random_access.range_of if isinstance(source, RandomAccess) else streaming.range_of
     records = make(source, 0, min(count, source.num_examples))  # type: ignore[arg-type]
     rows = list(records.map(source.parse).as_numpy_iterator())
-    return {name: np.stack([row[name] for row in rows]) for name in names}
+    shapes = [{name: np.shape(row[name]) for name in names} for row in rows]
+    rows = [row for row, shape in zip(rows, shapes, strict=True) if shape == shapes[0]]
+    return {name: stacked([row[name] for row in rows]) for name in names}
 
 
 def _to_example(
@@ -187,26 +200,32 @@ def _to_example(
 ) -> Callable[[Any], tuple[Any, ...]]:
     """Returns graph code: one raw record -> (x,), (x, y) or (x, y, sample_weight)."""
     preprocess = load(config.preprocess, field="data.preprocess") if config.preprocess else None
-    weights = tf.constant(class_weight, tf.float32) if class_weight else None
+    if class_weight:
+        _require_classes(source, config)
 
     def to_example(raw: Any) -> tuple[Any, ...]:
         features = dict(source.parse(raw))
         y = features.pop(config.label) if config.label else None
         weight = features.pop(config.sample_weight) if config.sample_weight else None
-        x = preprocess(features) if preprocess else _only_feature(features)
+        x = preprocess(features) if preprocess else model_input(features)
         if y is None:
             return (x,)
-        if weights is not None:
-            of_class = tf.gather(weights, tf.cast(y, tf.int32))
+        if class_weight:
+            weights = tf.constant(class_weight, tf.float32)
+            of_class = tf.gather(weights, tf.cast(tf.reshape(y, []), tf.int32))
             weight = of_class if weight is None else of_class * tf.cast(weight, tf.float32)
         return (x, y) if weight is None else (x, y, weight)
 
     return to_example
 
 
-def _only_feature(features: dict[str, tf.Tensor]) -> Any:
-    """Returns the model input without a preprocess: a single feature by itself, as float32."""
-    if len(features) > 1:
-        return features
-    (value,) = features.values()
-    return tf.cast(value, tf.float32) if value.dtype.is_integer or value.dtype.is_floating else value
+def _require_classes(source: Source, config: DataConfig) -> None:
+    """Checks that `train.class_weight` has the index of a class to look up."""
+    if not config.label:
+        raise ConfigError("train.class_weight is set, but data.label is not: there are no classes")
+    spec = source.feature_spec[config.label]
+    if spec.dtype == tf.string or spec.shape.num_elements() != 1:
+        raise ConfigError(
+            f"train.class_weight needs one class index an example, but {config.label!r} of "
+            f"{source.name} is {spec.dtype.name} of shape {spec.shape}"
+        )

@@ -13,6 +13,7 @@ import tensorflow as tf
 from input_pipeline.order import Share, record_indices
 from input_pipeline.sources.base import RandomAccess
 from input_pipeline.sources.memory import from_columns
+from trainer.errors import ConfigError
 
 # Records read in one call outside of training: enough to make the call cheap.
 _READ = 256
@@ -46,10 +47,25 @@ def records(
 def range_of(source: RandomAccess, first: int, end: int) -> tf.data.Dataset:
     """Returns raw records [first, end) in file order."""
     blocks = tf.data.Dataset.range(first, end).batch(_READ)
-    return blocks.map(source.read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).unbatch()
+    return blocks.map(
+        source.read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+    ).unbatch()
 
 
 def cached(source: RandomAccess) -> RandomAccess:
-    """Returns the same examples, parsed once and held in memory."""
-    rows = list(range_of(source, 0, source.num_examples).map(source.parse).as_numpy_iterator())
-    return from_columns(source.name, {name: np.stack([r[name] for r in rows]) for name in rows[0]})
+    """Returns the same examples, parsed once and held in memory.
+
+    Raises:
+      ConfigError: examples differ in shape.
+    """
+    for name, spec in source.feature_spec.items():
+        if not spec.shape.is_fully_defined():
+            raise ConfigError(
+                f"data.cache=True: {source.name}: the shape of {name!r} varies; unset it"
+            )
+    examples = range_of(source, 0, source.num_examples).map(
+        source.parse, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+    )
+    blocks = list(examples.batch(_READ).as_numpy_iterator())
+    columns = {name: np.concatenate([b[name] for b in blocks]) for name in source.feature_spec}
+    return from_columns(source.name, columns)

@@ -11,6 +11,8 @@ records pass through a seeded shuffle buffer. On resume raw records are skipped,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import tensorflow as tf
 
@@ -18,6 +20,9 @@ from input_pipeline.order import Share
 from input_pipeline.sources.base import RecordFile, Streamed
 
 _OPEN_FILES = 8
+
+Part = tuple[RecordFile, int, int]
+"""A file, how many of its records to skip, and how many to take."""
 
 
 def records(
@@ -44,16 +49,20 @@ def records(
         parts = tf.numpy_function(plan, [epoch], [tf.string, tf.string, tf.int64, tf.int64])
         for part in parts:
             part.set_shape([None])
-        dataset = tf.data.Dataset.from_tensor_slices(tuple(parts)).interleave(
-            _read_part,
-            cycle_length=_OPEN_FILES if shuffle else 1,
-            num_parallel_calls=tf.data.AUTOTUNE if shuffle else None,
-            deterministic=True,
-        )
+        dataset = tf.data.Dataset.from_tensor_slices(tuple(parts))
         if shuffle:
-            dataset = dataset.shuffle(
-                shuffle_buffer, seed=epoch + seed * 1_000_003, reshuffle_each_iteration=False
+            dataset = dataset.interleave(
+                _read_part,
+                cycle_length=_OPEN_FILES,
+                num_parallel_calls=tf.data.AUTOTUNE,
+                deterministic=True,
             )
+            # `shuffle` mixes in the seed of the graph, which is the process' global seed
+            # unless set here; that one is anybody's to change.
+            tf.random.set_seed(seed + 1)
+            dataset = dataset.shuffle(shuffle_buffer, seed=epoch, reshuffle_each_iteration=False)
+        else:
+            dataset = dataset.flat_map(_read_part)
         return dataset.skip(tf.where(epoch == first_epoch, tf.constant(used, tf.int64), 0))
 
     def position(index: tf.Tensor, record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -92,9 +101,10 @@ def plan_epoch(
     return _as_arrays(_overlap(files, first, first + sizes[share.worker]))
 
 
-def _overlap(files: list | tuple, first: int, end: int) -> list[tuple[RecordFile, int, int]]:
-    """Returns (file, records to skip, records to take) of records [first, end) of `files`."""
-    parts, start = [], 0
+def _overlap(files: Sequence[RecordFile], first: int, end: int) -> list[Part]:
+    """Returns the parts of `files` that hold records [first, end) of all of them."""
+    parts: list[Part] = []
+    start = 0
     for file in files:
         low, high = max(first, start), min(end, start + file.num_records)
         if low < high:
@@ -103,7 +113,7 @@ def _overlap(files: list | tuple, first: int, end: int) -> list[tuple[RecordFile
     return parts
 
 
-def _as_arrays(parts: list[tuple[RecordFile, int, int]]) -> tuple[np.ndarray, ...]:
+def _as_arrays(parts: list[Part]) -> tuple[np.ndarray, ...]:
     return (
         np.array([file.path.encode() for file, _, _ in parts], object),
         np.array([file.compression.encode() for file, _, _ in parts], object),
@@ -115,4 +125,6 @@ def _as_arrays(parts: list[tuple[RecordFile, int, int]]) -> tuple[np.ndarray, ..
 def _read_part(
     path: tf.Tensor, compression: tf.Tensor, skip: tf.Tensor, take: tf.Tensor
 ) -> tf.data.Dataset:
-    return tf.data.TFRecordDataset(path, compression_type=compression).skip(skip).take(take)
+    records = tf.data.TFRecordDataset(path, compression_type=compression).skip(skip).take(take)
+    # A file that became shorter after it was counted must not pull the next epoch forward.
+    return records.apply(tf.data.experimental.assert_cardinality(take))

@@ -17,9 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 def tf_config(ports: Sequence[int], index: int) -> str:
     """Returns TF_CONFIG of worker `index` of the workers at `ports`."""
     workers = [f"127.0.0.1:{port}" for port in ports]
-    return json.dumps(
-        {"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}}
-    )
+    return json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}})
 
 
 def start(

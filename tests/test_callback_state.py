@@ -27,7 +27,7 @@ class Model:
 
 def stopping(patience=3):
     callback = keras.callbacks.EarlyStopping(
-        "loss", patience=patience, restore_best_weights=True, mode="min"
+        "loss", patience=patience, restore_best_weights=True, mode="auto"
     )
     callback.set_model(Model())
     callback.on_train_begin()
@@ -92,7 +92,7 @@ def test_own_state_methods_win():
             return [[k, v] for k, v in self.table.items()]
 
         def set_state(self, value):
-            self.table = {k: v for k, v in value}
+            self.table = dict(value)
 
     counter = Counter()
     counter.table = {5: 6}

@@ -37,7 +37,8 @@ def test_a_short_epoch_is_one_plain_line():
 def test_a_long_epoch_is_a_few_plain_lines():
     text = run(io.StringIO(), Clock(), steps=1000, seconds_per_step=10)
     assert 2 <= len(text.splitlines()) <= 5
-    assert "\r" not in text and "\x1b" not in text
+    assert "\r" not in text
+    assert "\x1b" not in text
 
 
 def test_a_terminal_gets_a_bar_with_rate_and_eta():

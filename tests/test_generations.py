@@ -9,7 +9,7 @@ import pytest
 
 from trainer import compat
 
-tf = compat.import_tensorflow()
+compat.import_tensorflow()
 from trainer.generations import Generations  # noqa: E402
 
 ARRAYS = {
@@ -19,6 +19,11 @@ ARRAYS = {
     "d/scalar": np.float64(0.1) * np.ones([]),
     "e/empty": np.zeros([0, 3], np.float32),
 }
+
+
+def newest_step(generations):
+    newest = generations.newest()
+    return newest and newest.step
 
 
 def test_arrays_come_back_bit_for_bit(tmp_path):
@@ -31,7 +36,8 @@ def test_arrays_come_back_bit_for_bit(tmp_path):
     assert newest.arrays.keys() == ARRAYS.keys()
     for name, array in ARRAYS.items():
         found = newest.arrays[name]
-        assert found.dtype == array.dtype and found.shape == array.shape
+        assert found.dtype == array.dtype
+        assert found.shape == array.shape
         assert found.tobytes() == array.tobytes()
 
 
@@ -50,7 +56,9 @@ def test_replaces_a_generation_of_the_same_step(tmp_path):
     generations = Generations(str(tmp_path))
     generations.write(ARRAYS, {"step": 5, "note": "old"})
     generations.write(ARRAYS, {"step": 5, "note": "new"})
-    assert generations.newest().state["note"] == "new"
+    newest = generations.newest()
+    assert newest is not None
+    assert newest.state["note"] == "new"
 
 
 def _cut(path):
@@ -74,8 +82,7 @@ def test_damage_falls_back_to_the_previous_one(tmp_path, damage, name, caplog):
     generations.write(ARRAYS, {"step": 5})
     path = generations.write(ARRAYS, {"step": 10})
     damage(os.path.join(path, name))
-    newest = generations.newest()
-    assert newest is not None and newest.step == 5
+    assert newest_step(generations) == 5
 
 
 def test_a_killed_write_is_invisible_and_swept(tmp_path):
@@ -83,7 +90,7 @@ def test_a_killed_write_is_invisible_and_swept(tmp_path):
     path = generations.write(ARRAYS, {"step": 5})
     # What a kill before the rename leaves: the hidden directory, with or without a manifest.
     shutil.copytree(path, tmp_path / ".000000000009")
-    assert generations.newest().step == 5
+    assert newest_step(generations) == 5
     generations.write(ARRAYS, {"step": 10})
     assert sorted(os.listdir(tmp_path)) == ["000000000005", "000000000010"]
 

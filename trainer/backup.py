@@ -29,7 +29,6 @@ from trainer.errors import ConfigError
 from trainer.generations import Generation, Generations
 from trainer.strategy import Exchange
 
-
 _TOTALS = "__totals__"
 
 

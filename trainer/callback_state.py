@@ -20,6 +20,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from trainer import compat
+
 # Set by Keras or by the trainer, not state of the run.
 _NOT_STATE = frozenset({"params", "_model", "model"})
 
@@ -33,6 +35,8 @@ class CallbackState:
 
     def mark_fresh(self) -> None:
         """Notes how the callbacks look before they have seen anything."""
+        for callback in self._callbacks:
+            compat.settle_monitor(callback)
         self._fresh = [_plain_attributes(callback) for callback in self._callbacks]
 
     def capture(self) -> list[dict[str, Any]]:

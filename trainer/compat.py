@@ -141,3 +141,14 @@ def build(model: Any, batch: Any) -> None:
     Call under the strategy's scope.
     """
     model._symbolic_build(data_batch=batch)
+
+
+def settle_monitor(callback: Any) -> None:
+    """Lets a callback that watches a metric choose its direction now, not at its first epoch.
+
+    Keras' EarlyStopping, ReduceLROnPlateau and ModelCheckpoint choose it when their first
+    epoch ends, and reset their best value then; after a restore that would forget it. The
+    model must be built. There is no public call.
+    """
+    if getattr(callback, "monitor_op", True) is None:
+        callback._set_monitor_op()

@@ -133,9 +133,7 @@ class ClusterConfig:
         _at_least("cluster", self, expected_workers=1, startup_timeout_s=1)
         _at_least("cluster", self, heartbeat_timeout_s=1, max_restarts=0)
         if self.collective not in ("auto", "ring", "nccl"):
-            raise ConfigError(
-                f"cluster.collective={self.collective!r}: must be auto, ring or nccl"
-            )
+            raise ConfigError(f"cluster.collective={self.collective!r}: must be auto, ring or nccl")
 
 
 @dataclasses.dataclass
@@ -179,7 +177,7 @@ class Experiment:
         for field in dataclasses.fields(self):
             part = getattr(self, field.name)
             if dataclasses.is_dataclass(part):
-                part.__post_init__()
+                part.__post_init__()  # type: ignore[union-attr]
 
     def require_runnable(self) -> None:
         """Checks that nothing a training run needs is missing.
@@ -187,7 +185,10 @@ class Experiment:
         Raises:
           ConfigError: names the field that must be set.
         """
-        for field, value in (("model.builder", self.model.builder), ("data.train", self.data.train)):
+        for field, value in (
+            ("model.builder", self.model.builder),
+            ("data.train", self.data.train),
+        ):
             if not value:
                 raise ConfigError(f"{field} is not set; see configs/digits.py for an example")
         if self.train.epochs is None and self.train.steps is None:
@@ -240,15 +241,17 @@ def parse(argv: list[str], *, doc: str, define: Any = None) -> CommandLine:
     values = flags.FlagValues()
     if define:
         define(values)
-    argv = [argv[0], *map(_find_config, argv[1:])]
+    argv = [argv[0], *map(_find_config, _joined(argv[1:]))]
     if any(arg in ("--help", "-h", "--helpfull", "-help") for arg in argv[1:]):
         flags.DEFINE_string("config", None, "Configuration file.", flag_values=values)
         print(f"{doc.strip()}\n\nFlags:\n{values.main_module_help() or values.get_help()}")
-        print("  --config.a.b=VALUE: override a field of the configuration file.")
+        print("  --config.a.b=VALUE: override a field of the configuration file; none unsets it.")
         raise SystemExit(0)
     path = _config_path(argv)
     if not os.path.isfile(path):
         raise ConfigError(f"--config={path}: no such file; configs/digits.py is one that is there")
+    given = argv
+    argv, unset = _without_none(given)
     config_flags.DEFINE_config_file("config", flag_values=values, sys_argv=argv)
     try:
         rest = values(argv)
@@ -260,10 +263,27 @@ def parse(argv: list[str], *, doc: str, define: Any = None) -> CommandLine:
     if len(rest) > 1:
         raise ConfigError(f"unexpected argument {rest[1]!r}; flags are written --name=value")
     if not isinstance(experiment, Experiment):
-        raise ConfigError(f"--config: get_config() returned {type(experiment).__name__}, not Experiment")
+        raise ConfigError(
+            f"--config: get_config() returned {type(experiment).__name__}, not Experiment"
+        )
     experiment.validate()
-    config_args = tuple(a for a in argv[1:] if a.lstrip("-").split("=")[0].split(".")[0] == "config")
+    config_args = tuple(
+        a for a in given[1:] if a.lstrip("-").split("=")[0].split(".")[0] == "config"
+    )
     return CommandLine(experiment, values, config_args)
+
+
+def _joined(args: list[str]) -> list[str]:
+    """Writes `--config… VALUE` as `--config…=VALUE`, so that one form is left."""
+    joined: list[str] = []
+    for arg in args:
+        before = joined[-1] if joined else ""
+        waits = before.lstrip("-").split(".")[0] == "config" and before[:1] == "-"
+        if waits and "=" not in before and not arg.startswith("-"):
+            joined[-1] = f"{before}={arg}"
+        else:
+            joined.append(arg)
+    return joined
 
 
 def _find_config(arg: str) -> str:
@@ -276,16 +296,35 @@ def _find_config(arg: str) -> str:
     return arg
 
 
+def _without_none(argv: list[str]) -> tuple[list[str], list[str]]:
+    """Takes out `--config.a.b=none` of fields that may be None, which flags cannot express."""
+    optional = {
+        f"{part.name}.{field.name}"
+        for part in dataclasses.fields(Experiment)
+        if dataclasses.is_dataclass(part.type)
+        for field in dataclasses.fields(part.type)
+        if "None" in str(field.type)
+    }
+    kept, unset = [], []
+    for arg in argv:
+        key, _, value = arg.lstrip("-").removeprefix("config.").partition("=")
+        if value in ("none", "None") and key in optional:
+            unset.append(key)
+        else:
+            kept.append(arg)
+    return kept, unset
+
+
 def _config_path(argv: list[str]) -> str:
     """Returns the value of `--config`.
 
     Raises:
       ConfigError: it is not there.
     """
-    for arg, following in zip(argv[1:], [*argv[2:], ""], strict=True):
-        name, equals, value = arg.partition("=")
+    for arg in argv[1:]:
+        name, _, value = arg.partition("=")
         if name in ("--config", "-config"):
-            return (value if equals else following).partition(":")[0]
+            return value.partition(":")[0]
     raise ConfigError("--config is not set: name a configuration, such as configs/digits.py")
 
 
@@ -301,7 +340,9 @@ def _unknown_key(argv: list[str], fallback: str) -> str:
             return f"--config.{key}: model.kwargs of {_config_path(argv)} has no such argument"
         if key not in known and not key.startswith("model.kwargs."):
             near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-            hint = f"; did you mean --config.{near[0]}?" if near else f"; there are {', '.join(known)}"
+            hint = (
+                f"; did you mean --config.{near[0]}?" if near else f"; there are {', '.join(known)}"
+            )
             return f"--config.{key}: no such field{hint}"
     return fallback
 

@@ -89,7 +89,9 @@ class Generations:
                 return self._read(step)
             except (OSError, ValueError, KeyError, tf.errors.OpError) as error:
                 reason = " ".join(str(error).split())
-                logging.warning("backup %s is damaged, trying an older one: %s", self._path(step), reason)
+                logging.warning(
+                    "backup %s is damaged, trying an older one: %s", self._path(step), reason
+                )
         return None
 
     def delete(self) -> None:

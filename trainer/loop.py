@@ -150,7 +150,9 @@ class Loop:
         while state.step < end and not stop_training:
             done = state.step - first
             loop = self._config.train.steps_per_loop
-            stop_training = self._run_steps(iterator, first, min(loop - done % loop, end - state.step))
+            stop_training = self._run_steps(
+                iterator, first, min(loop - done % loop, end - state.step)
+            )
         logs = self._sums.results(state.totals)
         if self._validation_due(epoch):
             start = time.perf_counter()
@@ -183,7 +185,9 @@ class Loop:
         self.times.add_backup(self._backup.seconds - backup_before)
         self._console.update(state.step - first, logs)
         every = self._config.monitor.log_every_steps
-        if state.step // every > begin // every and state.step != self._epochs.end_step(state.epoch):
+        if state.step // every > begin // every and state.step != self._epochs.end_step(
+            state.epoch
+        ):
             self._log(state.epoch, logs)
         stop_training, asked_to_stop = output.flags
         if asked_to_stop:

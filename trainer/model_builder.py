@@ -1,7 +1,7 @@
 """From the configuration to a compiled, built Keras model, ready for the loop.
 
-    with strategy.scope():
-        model = build(config, batch_spec)
+with strategy.scope():
+    model = build(config, batch_spec)
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A whole run of one task, as a story: cluster, data, model, loop, export, summary.
 
-    code = run(config, cluster, "runs/digits")
+code = run(config, cluster, "runs/digits")
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import os
 import sys
 import time
 import zlib
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,20 +18,20 @@ from trainer import compat, errors
 from trainer.cluster import Cluster
 from trainer.config import Experiment
 
-tf = compat.import_tensorflow()
+compat.import_tensorflow()
+
+import tensorflow as tf  # noqa: E402
 
 from export import saved_model  # noqa: E402
 from input_pipeline import pipeline  # noqa: E402
 from input_pipeline.order import Epochs  # noqa: E402
-from trainer import callbacks, interruption, model_builder, replica_step, user_code  # noqa: E402
+from trainer import callbacks, interruption, model_builder, replica_step  # noqa: E402
 from trainer import strategy as strategies  # noqa: E402
 from trainer.backup import restore_variables, weights_sha256  # noqa: E402
 from trainer.generations import Generations  # noqa: E402
 from trainer.loop import Loop  # noqa: E402
 from trainer.monitor import run_files  # noqa: E402
 from trainer.monitor.console import Console  # noqa: E402
-
-_GOLDEN_EXAMPLES = 32
 
 
 def run(config: Experiment, cluster: Cluster, run_dir: str) -> int:
@@ -57,7 +56,7 @@ def run(config: Experiment, cluster: Cluster, run_dir: str) -> int:
 
     source = pipeline.open_source(config.data, config.data.train)
     epochs = Epochs(source.num_examples, config.train.global_batch_size)
-    total_steps = config.train.steps or epochs.end_step(config.train.epochs - 1)
+    total_steps = config.train.steps or epochs.end_step((config.train.epochs or 1) - 1)
 
     def train_dataset(start_step: int, end_step: int) -> tf.data.Dataset:
         return pipeline.train_dataset(
@@ -118,7 +117,9 @@ def run(config: Experiment, cluster: Cluster, run_dir: str) -> int:
         except errors.GateRefused as refused:
             console.line(f"not exported | {refused}")
             code = refused.code
-        files.write(run_files.SUMMARY, summary | {"export_version": version, "gate_passed": not code})
+        files.write(
+            run_files.SUMMARY, summary | {"export_version": version, "gate_passed": not code}
+        )
         files.event("done", step=state.step, exit_code=code)
         console.line(f"done | step {state.step} | {run_dir}")
     # Nobody leaves while the chief still exports, and all leave with its code.
@@ -240,14 +241,7 @@ def _export(
     """Exports the trained model where the configuration says so; returns the version."""
     if not config.export.dir:
         return None
-    result = saved_model.export(
-        model,
-        config.export,
-        preprocess=_preprocess(config),
-        raw_spec=pipeline.raw_spec(source, config.data),
-        golden=pipeline.raw_examples(source, config.data, _GOLDEN_EXAMPLES),
-        metrics=metrics,
-    )
+    result = saved_model.export_trained(model, config, source, metrics)
     files.event(
         "exported",
         step=step,
@@ -261,12 +255,6 @@ def _export(
         flush=True,
     )
     return result.version
-
-
-def _preprocess(config: Experiment) -> Callable[..., Any] | None:
-    if not config.data.preprocess:
-        return None
-    return user_code.load(config.data.preprocess, field="data.preprocess")
 
 
 def _done_before(config: Experiment, run_dir: str) -> bool:
@@ -328,7 +316,9 @@ def load_trained(run_dir: str, export: Any = None) -> TrainedRun:
         config.export = export
     generation = Generations(_backup_dir(config, run_dir)).newest()
     if generation is None:
-        raise errors.ConfigError(f"{_backup_dir(config, run_dir)}: holds no whole backup of the run")
+        raise errors.ConfigError(
+            f"{_backup_dir(config, run_dir)}: holds no whole backup of the run"
+        )
     pipeline.preflight(config.data, config.data.train)
     train_source = pipeline.open_source(config.data, config.data.train)
     batch_spec = pipeline.train_dataset(
@@ -364,7 +354,12 @@ def as_steadfast_error(error: BaseException, cluster: Cluster) -> BaseException:
         return error
     text = str(error)
     transport = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
-    signs = ("Collective ops is aborted", "tasks are unhealthy", "different incarnation", "heartbeat")
+    signs = (
+        "Collective ops is aborted",
+        "tasks are unhealthy",
+        "different incarnation",
+        "heartbeat",
+    )
     if not isinstance(error, transport) and not any(sign in text for sign in signs):
         return error
     gone = ", ".join(cluster.unreachable(1.0)) or "a peer that restarted or no longer answers"

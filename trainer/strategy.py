@@ -1,29 +1,24 @@
 """From a `Cluster` to a `tf.distribute` strategy, and exact exchange between workers.
 
-    strategy = create(cluster, config.cluster)
-    exchange = Exchange(strategy, cluster)
-    total = exchange.sum(np.array([1.0]))      # one contribution per worker
-    state = exchange.broadcast(state_of_chief) # bytes
+strategy = create(cluster, config.cluster)
+exchange = Exchange(strategy, cluster)
+total = exchange.sum(np.array([1.0]))      # one contribution per worker
+state = exchange.broadcast(state_of_chief) # bytes
 """
 
 from __future__ import annotations
 
-import os
-import sys
-import threading
-import time
 from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
 
-from trainer import compat, errors
+from trainer import compat, errors, rendezvous
 
 if TYPE_CHECKING:
     from trainer.cluster import Cluster
     from trainer.config import ClusterConfig
 
-_REPORT_EVERY_S = 15.0
 # Larger messages gain nothing: TensorFlow's ring copies each one as a whole.
 _CHUNK_WORDS = 4 * 2**20
 
@@ -31,15 +26,15 @@ _CHUNK_WORDS = 4 * 2**20
 def create(cluster: Cluster, config: ClusterConfig) -> tf.distribute.Strategy:
     """Creates the strategy; waits for every peer of a distributed cluster.
 
-    TensorFlow waits for ever and in silence, so a thread beside it names the addresses
-    that do not answer, and ends the process with 138 at `startup_timeout_s`.
-
     Raises:
       ConfigError: the collective implementation needs hardware that is not there.
+      PeerLost: a peer is not there after `startup_timeout_s`.
     """
     gpus = tf.config.list_physical_devices("GPU")
     if config.collective == "nccl" and not gpus:
-        raise errors.ConfigError("cluster.collective='nccl' needs GPUs and there are none: use auto")
+        raise errors.ConfigError(
+            "cluster.collective='nccl' needs GPUs and there are none: use auto"
+        )
     for gpu in gpus:
         tf.config.experimental.set_memory_growth(gpu, True)
     if not cluster.task_type:
@@ -53,7 +48,9 @@ def create(cluster: Cluster, config: ClusterConfig) -> tf.distribute.Strategy:
             tf.distribute.experimental.CommunicationImplementation, config.collective.upper()
         )
     )
-    with _StartupWatch(cluster, config.startup_timeout_s):
+    if cluster.num_workers > 1:
+        rendezvous.wait_for_peers(cluster, config.startup_timeout_s)
+    with rendezvous.ends_in_time(config.startup_timeout_s), compat.quiet_stderr():
         return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
 
 
@@ -62,39 +59,6 @@ def replica_id() -> int:
     context = tf.distribute.get_replica_context()
     # A constant tensor under the default strategy, an int elsewhere.
     return int(tf.get_static_value(context.replica_id_in_sync_group))
-
-
-class _StartupWatch:
-    """Reports peers that do not answer while the strategy waits for them."""
-
-    def __init__(self, cluster: Cluster, timeout_s: float):
-        self._cluster = cluster
-        self._timeout_s = timeout_s
-        self._connected = threading.Event()
-
-    def __enter__(self) -> None:
-        threading.Thread(target=self._watch, daemon=True).start()
-
-    def __exit__(self, *unused: object) -> None:
-        self._connected.set()
-
-    def _watch(self) -> None:
-        start = time.monotonic()
-        while not self._connected.wait(min(_REPORT_EVERY_S, self._timeout_s)):
-            waited = time.monotonic() - start
-            absent = ", ".join(self._cluster.unreachable(1.0)) or "none, but not all are ready"
-            line = f"waiting for peers since {waited:.0f} s; not answering: {absent}\n"
-            if waited >= self._timeout_s:
-                line += (
-                    f"gave up after cluster.startup_timeout_s={self._timeout_s:g}; "
-                    f"start this task again once they are there (exit {errors.RETRY})\n"
-                )
-            if not self._connected.is_set():
-                sys.stderr.write(line)
-                sys.stderr.flush()
-                if waited >= self._timeout_s:
-                    sys.stdout.flush()
-                    os._exit(errors.RETRY)
 
 
 class Exchange:

@@ -170,6 +170,7 @@ class Supervisor:
             if running and (time.monotonic() > kill_at or self._stop_requests > 1):
                 for child in running:
                     self._say(f"{child.task.name} has not ended: killed")
+                    lost.add(child.task.name)
                     child.signal(signal.SIGKILL)
                     child.close()
                 continue

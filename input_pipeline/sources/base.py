@@ -12,7 +12,10 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
+
+from trainer.errors import ConfigError
 
 Features = dict[str, tf.Tensor]
 
@@ -59,14 +62,29 @@ class Streamed:
 Source = RandomAccess | Streamed
 
 
+def stacked(values: Sequence[Any]) -> np.ndarray:
+    """Stacks NumPy values; bytes stay objects, since NumPy's strings drop zero bytes at the end."""
+    return np.stack([np.asarray(v, object if isinstance(v, bytes) else None) for v in values])
+
+
 def spec_of(parse: Callable[[Any], Features], raw_spec: Any) -> dict[str, tf.TensorSpec]:
     """Returns shape and dtype of each feature that `parse` makes of a raw record."""
     outputs = tf.function(parse).get_concrete_function(raw_spec).structured_outputs
     return {name: tf.TensorSpec(t.shape, t.dtype, name=name) for name, t in outputs.items()}
 
 
-def example_parser(features: dict[str, Any]) -> Callable[[tf.Tensor], Features]:
-    """Returns a parser of serialised tf.train.Example records by tf.io feature specs."""
+def example_parser(source: str, features: dict[str, Any]) -> Callable[[tf.Tensor], Features]:
+    """Returns a parser of serialised tf.train.Example records by tf.io feature specs.
+
+    Raises:
+      ConfigError: one is parsed into something else than a tensor.
+    """
+    for name, spec in features.items():
+        if isinstance(spec, tf.io.VarLenFeature | tf.io.SparseFeature):
+            raise ConfigError(
+                f"{source}: data.features makes a sparse tensor of {name!r}; use "
+                "tf.io.FixedLenFeature, or tf.io.RaggedFeature if its length varies"
+            )
 
     def parse(record: tf.Tensor) -> Features:
         return tf.io.parse_single_example(record, features)

@@ -16,7 +16,7 @@ import tensorflow as tf
 from input_pipeline.prepare import make_builder
 from input_pipeline.sources.array_record import reader
 from input_pipeline.sources.base import RandomAccess, spec_of
-from trainer.errors import DataError
+from trainer.errors import CONFIG, DataError
 
 
 def count(source: str, address: str, data_dir: str) -> int:
@@ -25,8 +25,7 @@ def count(source: str, address: str, data_dir: str) -> int:
     Raises:
       DataError: there is no such data set or split, or preparing it failed.
     """
-    builder = _prepared(source, address, data_dir)
-    return _split(source, address, builder).num_examples
+    return _split(source, address, _prepared(source, address, data_dir)).num_examples
 
 
 def open_tfds(source: str, address: str, data_dir: str) -> RandomAccess:
@@ -53,21 +52,25 @@ def _prepared(source: str, address: str, data_dir: str) -> Any:
         # TensorFlow's runtime must stay untouched here until the strategy exists, and
         # preparing starts it. Of several workers one prepares, the others wait.
         command = [sys.executable, "-m", "input_pipeline.prepare", source, name, data_dir]
-        if code := subprocess.run(command, env={**os.environ, "TF_CONFIG": ""}).returncode:
-            raise DataError(f"{source}: preparing it under {data_dir} failed (exit code {code})")
+        env = {**os.environ, "TF_CONFIG": ""}
+        child = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True)
+        if child.returncode == CONFIG:
+            raise DataError(child.stdout.strip())
+        if child.returncode:
+            raise DataError(
+                f"{source}: preparing it under {data_dir} failed (exit code {child.returncode})"
+            )
         builder = make_builder(source, name, data_dir)
-    if builder.info.file_format.value != "array_record":
-        raise DataError(
-            f"{source}: {builder.data_path} was prepared as {builder.info.file_format.value}, "
-            "which has no random access; remove it or use another data.data_dir"
-        )
     return builder
 
 
 def _split(source: str, address: str, builder: Any) -> Any:
     name = address.rpartition("/")[2]
     try:
-        return builder.info.splits[name]
+        split = builder.info.splits[name]
     except (KeyError, ValueError):
         there = ", ".join(builder.info.splits)
         raise DataError(f"{source}: no split {name!r}; there are {there}") from None
+    if split.num_examples < 1:
+        raise DataError(f"{source}: the split {name!r} has no examples; correct it")
+    return split

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
+from typing import Any
 
 import numpy as np
 
 from trainer import compat
 
-tf = compat.import_tensorflow()
+compat.import_tensorflow()
 import keras  # noqa: E402
+import tensorflow as tf  # noqa: E402
 
 from trainer import replica_step, strategy  # noqa: E402
 from trainer.backup import variables_of  # noqa: E402
@@ -32,6 +33,10 @@ BATCH = 12
 def dataset(examples: int = 240) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.RandomState(0)
     return rng.randn(examples, 8).astype("float32"), rng.randint(0, 3, examples)
+
+
+def as_arrays(logs: dict[str, float]) -> dict[str, Any]:
+    return {f"log/{name}": value for name, value in logs.items()}
 
 
 class CustomStep(keras.Model):
@@ -130,13 +135,13 @@ def main() -> None:
             x[:n], y[:n], sample_weight=w[:n] if args.weights else None,
             batch_size=BATCH, shuffle=False, verbose=0,
         )  # fmt: skip
-        arrays = variables_of(model)
+        arrays: dict[str, Any] = variables_of(model)
         logs = {name: values[-1] for name, values in history.history.items()}
         if args.eval_examples:
             e = args.eval_examples
             values = model.evaluate(x[:e], y[:e], batch_size=e, verbose=0, return_dict=True)
             logs |= {f"val_{name}": value for name, value in values.items()}
-        np.savez(args.out, **arrays, **{f"log/{k}": v for k, v in logs.items()})
+        np.savez(args.out, **arrays, **as_arrays(logs))
         return
 
     if args.devices > 1:
@@ -179,15 +184,15 @@ def main() -> None:
         evaluator = Evaluator(model, distribution, sums, local_replicas=local)
         values = evaluator.run(share_data.batch(args.eval_batch))
         logs |= {f"val_{name}": value for name, value in values.items()}
-    arrays = variables_of(model)
+    arrays = {**variables_of(model)}
     metrics = {id(v) for v in model.metrics_variables}
     for variable in model.variables:  # every local copy, so that none hides behind the first
         if hasattr(variable.value, "values") and id(variable) not in metrics:
             for i, copy in enumerate(variable.value.values):
                 arrays[f"copy{i}/{variable.path}"] = copy.numpy()
-    np.savez(args.out, **arrays, **{f"log/{k}": v for k, v in logs.items()})
+    np.savez(args.out, **arrays, **as_arrays(logs))
     strategy.Exchange(distribution, cluster).barrier()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

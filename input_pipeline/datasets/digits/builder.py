@@ -1,4 +1,4 @@
-"""Hand-written digits: 1,797 grey images of 8×8 pixels, values 0 to 16, in 10 classes.
+"""Hand-written digits: 1,797 grey images of 8x8 pixels, values 0 to 16, in 10 classes.
 
 The images are in the package (`digits.csv.gz`: 64 pixels and the class in each line), so
 nothing is downloaded. They are the test set of the UCI Optical Recognition of Handwritten
@@ -20,7 +20,7 @@ import tensorflow_datasets as tfds
 _FILE = pathlib.Path(__file__).parent / "digits.csv.gz"
 
 
-class Builder(tfds.core.GeneratorBasedBuilder):
+class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # type: ignore[call-arg]
     """tfds builder of `digits`, splits train (1,442) and test (355)."""
 
     name = "digits"

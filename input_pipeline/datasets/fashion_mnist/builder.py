@@ -1,4 +1,4 @@
-"""Fashion-MNIST: 60,000 + 10,000 grey images of 28×28 pixels of clothes, in 10 classes.
+"""Fashion-MNIST: 60,000 + 10,000 grey images of 28x28 pixels of clothes, in 10 classes.
 
 By H. Xiao, K. Rasul, R. Vollgraf (2017, arXiv:1708.07747), MIT licence. The four IDX files
 are taken from `$STEADFAST_FASHION_MNIST_DIR`, or from where Debian's package
@@ -8,8 +8,10 @@ are taken from `$STEADFAST_FASHION_MNIST_DIR`, or from where Debian's package
 from __future__ import annotations
 
 import gzip
+import math
 import os
 import pathlib
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,7 +33,8 @@ _CLASSES = (
 )  # fmt: skip
 
 
-class Builder(tfds.core.GeneratorBasedBuilder):
+# Not registered: tfds has a data set of this name too.
+class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # type: ignore[call-arg]
     """tfds builder of `fashion_mnist`, splits train (60,000) and test (10,000)."""
 
     name = "fashion_mnist"
@@ -69,8 +72,13 @@ class Builder(tfds.core.GeneratorBasedBuilder):
         }
 
     def _generate_examples(self, images: str, labels: str) -> Iterator[tuple[int, dict[str, Any]]]:
-        pixels = read_idx(images)
-        for index, (image, label) in enumerate(zip(pixels, read_idx(labels), strict=True)):
+        pixels, classes = read_idx(images), read_idx(labels)
+        if pixels.shape != (len(classes), 28, 28) or classes.ndim != 1:
+            raise DataError(
+                f"{images} holds {pixels.shape} and {labels} {classes.shape} values; they must be "
+                "(N, 28, 28) and (N,)"
+            )
+        for index, (image, label) in enumerate(zip(pixels, classes, strict=True)):
             yield index, {"image": image[..., np.newaxis], "label": int(label)}
 
 
@@ -97,12 +105,16 @@ def read_idx(path: str) -> np.ndarray:
     Raises:
       DataError: the file is not of that format, or cut.
     """
-    with gzip.open(path, "rb") as file:
-        data = file.read()
-    if data[:3] != b"\0\0\x08":
+    try:
+        with gzip.open(path, "rb") as file:
+            data = file.read()
+    except (EOFError, OSError, zlib.error) as error:
+        raise DataError(f"{path}: cut, or not a gzip file: {error}") from None
+    rank = data[3] if len(data) > 3 else 0
+    start = 4 + 4 * rank
+    if data[:3] != b"\0\0\x08" or not 1 <= rank <= 3 or len(data) < start:
         raise DataError(f"{path}: not an IDX file of bytes")
-    rank = data[3]
-    shape = np.frombuffer(data, ">i4", rank, 4)
-    if len(data) != 4 + 4 * rank + int(np.prod(shape)):
-        raise DataError(f"{path}: cut: {len(data)} bytes do not hold {tuple(shape)} values")
-    return np.frombuffer(data, np.uint8, offset=4 + 4 * rank).reshape(shape)
+    shape = np.frombuffer(data, ">i4", rank, 4).tolist()
+    if len(data) - start != math.prod(shape):
+        raise DataError(f"{path}: cut: {len(data) - start} bytes do not hold {shape} values")
+    return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
