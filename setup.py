@@ -31,6 +31,8 @@ setup(
     install_requires=[
         "absl-py>=2,<3",
         "array_record>=0.8,<0.9",
+        # tfds 4.9.10 imports it without asking for it.
+        "importlib_resources>=6",
         "keras>=3.15,<3.16",
         "ml_collections>=1.1,<2",
         "numpy>=2,<3",

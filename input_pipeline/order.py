@@ -92,12 +92,31 @@ def record_indices(
     epochs, offsets = positions // num_examples, positions % num_examples
     if not shuffle:
         return offsets
-    keys = tf.stack(
-        [tf.fill(tf.shape(epochs), tf.constant(seed, tf.int64)), epochs, tf.zeros_like(epochs)], 1
-    )
     last = tf.fill(tf.shape(offsets), tf.constant(num_examples - 1, tf.int64))
     # The default of 4 rounds leaves small ranges nearly in order.
-    return tf.raw_ops.RandomIndexShuffle(index=offsets, seed=keys, max_index=last, rounds=8)
+    return tf.raw_ops.RandomIndexShuffle(
+        index=offsets, seed=_cipher_keys(seed, epochs), max_index=last, rounds=8
+    )
+
+
+def _cipher_keys(seed: int, epochs: tf.Tensor) -> tf.Tensor:
+    """Returns a key for the permutation of each epoch: int64 [n] -> int64 [n, 3].
+
+    Up to 65,536 records the cipher uses 8 bits of each of the three numbers, so seed and
+    epoch as they are would bring the same orders again after 256 epochs.
+    """
+    bits = _mixed(_mixed(tf.constant(seed, tf.uint64)) + tf.cast(epochs, tf.uint64))
+    parts = [tf.bitwise.right_shift(bits, tf.constant(n, tf.uint64)) for n in (0, 21, 42)]
+    return tf.cast(tf.bitwise.bitwise_and(tf.stack(parts, 1), 2**21 - 1), tf.int64)
+
+
+def _mixed(values: tf.Tensor) -> tf.Tensor:
+    """Returns uint64 values whose every bit depends on all bits of `values` (SplitMix64)."""
+    values += tf.constant(0x9E3779B97F4A7C15, tf.uint64)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        values ^= tf.bitwise.right_shift(values, tf.constant(shift, tf.uint64))
+        values *= tf.constant(factor, tf.uint64)
+    return values ^ tf.bitwise.right_shift(values, tf.constant(31, tf.uint64))
 
 
 def example_seeds(positions: tf.Tensor, seed: int) -> tf.Tensor:

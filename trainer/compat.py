@@ -147,7 +147,7 @@ def settle_monitor(callback: Any) -> None:
     """Lets a callback that watches a metric choose its direction now, not at its first epoch.
 
     Keras' EarlyStopping, ReduceLROnPlateau and ModelCheckpoint choose it when their first
-    epoch ends, and reset their best value then; after a restore that would forget it. The
+    epoch ends, and turn the sign of `min_delta` then: once too often after a restore. The
     model must be built. There is no public call.
     """
     if getattr(callback, "monitor_op", True) is None:

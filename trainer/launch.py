@@ -22,7 +22,8 @@ from trainer import errors
 from trainer.addresses import free_ports
 from trainer.child_process import Task
 from trainer.cluster import Cluster
-from trainer.config import ClusterConfig, CommandLine, parse
+from trainer.command_line import CommandLine, parse
+from trainer.config import ClusterConfig
 from trainer.supervisor import Supervisor
 
 # Beyond the heartbeat timeout: the rest of leaving after a peer was lost.

@@ -20,7 +20,7 @@ from typing import Any
 
 from trainer import errors
 from trainer.cluster import Cluster
-from trainer.config import parse
+from trainer.command_line import parse
 
 
 def main(argv: list[str]) -> int:
