@@ -43,7 +43,7 @@ def test_every_record_once_an_epoch(
     epochs = [ids.ravel()[e * n : (e + 1) * n].tolist() for e in range(3)]
     for epoch in epochs:
         assert sorted(epoch) == list(range(n))
-    if shuffle:
+    if shuffle and n >= 20:  # fewer have too few orders to differ for sure
         assert len({tuple(e) for e in epochs}) == 3
 
 

@@ -249,6 +249,41 @@ def test_the_gate_refuses_on_all_workers(tmp_path):
     assert process.returncode == 3
 
 
+def test_workers_that_drift_apart_are_an_error_that_names_the_variable(tmp_path):
+    options = ("--config.train.callbacks=tests.programs.tiny:drifting",)
+    processes = start_cluster([task(tmp_path / "run", *options) for _ in range(2)], cwd=tmp_path)
+    outputs = finish(processes)
+    assert [process.returncode for process in processes] == [1, 1], outputs
+    for output in outputs:
+        assert "workers disagree on the value of: model/sequential/dense/kernel on 1" in output
+
+
+def test_a_lone_worker_does_not_wait_for_a_parameter_server_or_evaluator(tmp_path):
+    ports = free_ports(3)
+    config = json.loads(tf_config(ports[:1], 0))
+    config["cluster"] |= {"ps": [f"127.0.0.1:{ports[1]}"], "evaluator": [f"127.0.0.1:{ports[2]}"]}
+    env = {"TF_CONFIG": json.dumps(config)}
+    process = start(task(tmp_path / "run", "--config.train.epochs=1"), cwd=tmp_path, env=env)
+    (output,) = finish([process])
+    assert process.returncode == 0, output
+    assert output.startswith("worker/0 (rank 0 of 1, chief)")
+
+
+def test_launch_brings_a_killed_worker_back_to_the_same_weights(tmp_path, uninterrupted):
+    expected, _, _ = uninterrupted
+    run = tmp_path / "run"
+    command = ["-m", "trainer.launch", "--workers=2", CONFIG, f"--run_dir={run}", *DECIDING]
+    launch = start(command, cwd=tmp_path, env={"TF_CONFIG": ""})
+    wait_for(run / "metrics.jsonl", launch, 4)
+    pid = json.loads((run / "cluster.json").read_text())["tasks"][1]["pid"]
+    os.kill(pid, signal.SIGKILL)
+    (output,) = finish([launch])
+    assert launch.returncode == 0, output
+    done = summary(run)
+    assert done["restarts"] == 1, output
+    assert done["weights_sha256"] == expected["weights_sha256"]
+
+
 # ---- mistakes end at once, with 2 and one line ----
 
 TWO = '{"cluster":{"worker":["127.0.0.1:1","127.0.0.1:2"]},"task":{"type":"worker","index":0}}'

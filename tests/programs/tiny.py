@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -108,3 +110,15 @@ def writing() -> list[keras.callbacks.Callback]:
 
 def with_keras_backup() -> list[keras.callbacks.Callback]:
     return [keras.callbacks.BackupAndRestore("backup")]
+
+
+class Drift(keras.callbacks.Callback):
+    """Changes a weight on the second worker alone."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        if '"index": 1' in os.environ.get("TF_CONFIG", ""):
+            self.model.layers[0].kernel.assign_add(tf.ones_like(self.model.layers[0].kernel))
+
+
+def drifting() -> list[keras.callbacks.Callback]:
+    return [Drift()]
