@@ -16,7 +16,7 @@ from export.config import ExportConfig
 from input_pipeline.config import DataConfig
 from trainer.config import Experiment, ModelConfig, TrainConfig
 
-EPOCHS = 12
+EPOCHS = 6
 BATCH = 128
 STEPS_PER_EPOCH = 60_000 / BATCH
 

@@ -128,7 +128,7 @@ def noisy(x: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 
 
 def config(**changes: Any) -> DataConfig:
-    defaults = {
+    defaults: dict[str, Any] = {
         "features": "tests.input_sources:features",
         "preprocess": "tests.input_sources:id_of",
         # Small, so that what comes later in the epoch cannot come first.

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from tests.processes import finish, start
+from tests.processes import ROOT, finish, start
 from trainer import compat
 
 compat.import_tensorflow()
@@ -56,7 +56,7 @@ def small_model(optimizer, *layers):
 
 def test_keras_clips_before_it_sums():
     """Keras 3.15 clips each replica's gradient; reduce_before_apply clips the sum."""
-    process = start(["-m", "tests.programs.clip"], cwd=".")
+    process = start(["-m", "tests.programs.clip"], cwd=ROOT)
     (output,) = finish([process])
     assert process.returncode == 0, output
     keras_norm, our_norm = map(float, output.split())

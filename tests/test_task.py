@@ -358,6 +358,14 @@ def test_workers_with_different_configurations_stop(tmp_path):
     assert all("workers disagree on the configuration: train.seed" in out for out in outputs)
 
 
+def test_workers_with_different_data_stop(tmp_path):
+    options = ("--config.data.train=memory:tests.programs.tiny:other_on_each_worker",)
+    processes = start_cluster([task(tmp_path / "run", *options) for _ in range(2)], cwd=tmp_path)
+    outputs = finish(processes)
+    assert [process.returncode for process in processes] == [2, 2], outputs
+    assert all("workers disagree on the data: examples of memory:" in out for out in outputs)
+
+
 def test_a_missing_peer_is_named_and_ends_with_138(tmp_path):
     ports = free_ports(2)
     process = start(

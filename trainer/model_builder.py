@@ -1,7 +1,9 @@
 """From the configuration to a compiled, built Keras model, ready for the loop.
 
-with strategy.scope():
-    model = build(config, batch_spec)
+    with strategy.scope():
+        model = build(config, batch_spec)
+
+Options of Keras that cannot be exact with several replicas are refused here.
 """
 
 from __future__ import annotations

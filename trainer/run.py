@@ -1,6 +1,8 @@
 """A whole run of one task, as a story: cluster, data, model, loop, export, summary.
 
-code = run(config, cluster, "runs/digits")
+    code = run(config, cluster, "runs/digits")
+
+Every worker runs the same story; the chief alone writes and exports.
 """
 
 from __future__ import annotations
@@ -76,6 +78,7 @@ def run(config: Experiment, cluster: Cluster, run_dir: str) -> int:
     with strategy.scope():
         model = model_builder.build(config, batch_spec)
     validation_source, validation_dataset = _validation(config, cluster, local_replicas)
+    _require_same_data(source, validation_source, exchange)
 
     files = run_files.RunFiles(run_dir, active=cluster.is_chief)
     files.write(run_files.CONFIG, config.to_json())
@@ -157,6 +160,14 @@ def _require_same_config(config: Experiment, exchange: strategies.Exchange) -> N
     values["version of tensorflow"] = tf.__version__
     digests = np.array([zlib.crc32(repr(value).encode()) for value in values.values()], np.int64)
     exchange.require_equal(list(values), digests, "the configuration", errors.ConfigError)
+
+
+def _require_same_data(source: Any, validation_source: Any, exchange: strategies.Exchange) -> None:
+    """Stops all workers if one counts other examples: it would run another number of steps."""
+    sources = [s for s in (source, validation_source) if s]
+    counts = np.array([s.num_examples for s in sources], np.int64)
+    names = [f"examples of {s.name}" for s in sources]
+    exchange.require_equal(names, counts, "the data", errors.DataError)
 
 
 def _say_what_we_are(

@@ -1,9 +1,11 @@
 """From a `Cluster` to a `tf.distribute` strategy, and exact exchange between workers.
 
-strategy = create(cluster, config.cluster)
-exchange = Exchange(strategy, cluster)
-total = exchange.sum(np.array([1.0]))      # one contribution per worker
-state = exchange.broadcast(state_of_chief) # bytes
+    strategy = create(cluster, config.cluster)
+    exchange = Exchange(strategy, cluster)
+    total = exchange.sum(np.array([1.0]))       # one contribution per worker
+    state = exchange.broadcast(state_of_chief)  # bytes
+
+Under TensorFlow, what one process raises the others see as a lost peer; nothing here retries.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
 """What the chief prints: a progress bar on a terminal, a few plain lines elsewhere.
 
-console = Console(sys.stdout, examples_per_step=64)
-console.begin_epoch(0, epochs=10, steps=23)
-console.update(10, {"loss": 0.5})
-console.end_epoch({"loss": 0.4, "val_loss": 0.45})
+    console = Console(sys.stdout, examples_per_step=64)
+    console.begin_epoch(0, epochs=10, steps=23)
+    console.update(10, {"loss": 0.5})
+    console.end_epoch({"loss": 0.4, "val_loss": 0.45})
+
+Lines are flushed at once and hold no control characters unless they go to a terminal.
 """
 
 from __future__ import annotations

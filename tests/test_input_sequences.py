@@ -222,3 +222,12 @@ def test_what_is_no_set_of_examples_is_refused(function: str, reason: str) -> No
 def test_a_feature_that_is_not_there_is_named() -> None:
     with pytest.raises(DataError, match=r"no feature 'klass' \(data.label\); there are id, label"):
         cases.opened(HUNDRED, label="klass")
+
+
+def test_a_file_that_shrank_while_in_use_is_an_error(tmp_path: Path) -> None:
+    cases.write_tfrecords(tmp_path, [10, 10])
+    source, config = cases.opened(f"tfrecord:{tmp_path}/*.tfrecord", shuffle_buffer=16)
+    cases.write_tfrecords(tmp_path, [10, 4])
+    # Even where so many steps could be filled with records of later epochs.
+    with pytest.raises(tf.errors.FailedPreconditionError, match="expected to contain 10 elements"):
+        cases.global_ids(source, config, workers=1, batch=5, start=0, end=4)
