@@ -240,9 +240,9 @@ def export_run(run_dir: str, base: str | None = None) -> ExportResult:
       run_dir: the run's directory.
       base: base path to publish below; None: the run's `export.dir`.
     """
-    from trainer import run
+    from trainer import outcome
 
-    trained = run.load_trained(run_dir)
+    trained = outcome.load_trained(run_dir)
     if base:
         trained.config.export.dir = base
     return export_trained(trained.model, trained.config, trained.source, trained.metrics)

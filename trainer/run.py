@@ -24,13 +24,10 @@ compat.import_tensorflow()
 
 import tensorflow as tf  # noqa: E402
 
-from export import saved_model  # noqa: E402
 from input_pipeline import pipeline  # noqa: E402
 from input_pipeline.order import Epochs  # noqa: E402
-from trainer import callbacks, interruption, model_builder, replica_step  # noqa: E402
+from trainer import callbacks, interruption, model_builder, outcome  # noqa: E402
 from trainer import strategy as strategies  # noqa: E402
-from trainer.backup import restore_variables, weights_sha256  # noqa: E402
-from trainer.generations import Generations  # noqa: E402
 from trainer.loop import Loop  # noqa: E402
 from trainer.monitor import run_files  # noqa: E402
 from trainer.monitor.console import Console  # noqa: E402
@@ -39,8 +36,8 @@ from trainer.monitor.console import Console  # noqa: E402
 def run(config: Experiment, cluster: Cluster, run_dir: str) -> int:
     """Trains to the end, exports, and returns the exit code, the same on every worker."""
     started = time.time()
-    if _done_before(config, run_dir):
-        return _finish_again(config, cluster, run_dir)
+    if outcome.is_done(config, run_dir):
+        return outcome.finish_again(config, cluster, run_dir)
 
     # Mistakes end here, before any peer is waited for.
     num_examples = pipeline.preflight(config.data, config.data.train)
@@ -104,17 +101,17 @@ def run(config: Experiment, cluster: Cluster, run_dir: str) -> int:
         console=console,
         is_chief=cluster.is_chief,
         local_replicas=local_replicas,
-        backup_dir=_backup_dir(config, run_dir),
+        backup_dir=outcome.backup_dir(config, run_dir),
     )
     state = loop.run()
 
     code = errors.OK
     version = None
     if cluster.is_chief:
-        summary = _summary(config, cluster, loop, model, total_steps, started, run_dir)
+        summary = outcome.summary_of(config, cluster, loop, model, total_steps, started, run_dir)
         files.write(run_files.SUMMARY, summary)
         try:
-            version = _export(
+            version = outcome.export_model(
                 model, config, validation_source or source, state.logs, files, state.step
             )
         except errors.GateRefused as refused:
@@ -194,186 +191,4 @@ def _say_what_we_are(
         f"{config.name} | {epochs.num_examples:,} training examples{validation} | "
         f"{strategy.num_replicas_in_sync} replicas | {total_steps:,} steps",
         flush=True,
-    )
-
-
-def _backup_dir(config: Experiment, run_dir: str) -> str:
-    return config.backup.dir or os.path.join(run_dir, "backup")
-
-
-def _summary(
-    config: Experiment,
-    cluster: Cluster,
-    loop: Loop,
-    model: Any,
-    total_steps: int,
-    started: float,
-    run_dir: str,
-) -> dict[str, Any]:
-    """Returns summary.json: what was done, how fast, and what it cost."""
-    state = loop.state
-    events = run_files.read_lines(run_dir, run_files.EVENTS)
-    starts = [event["time"] for event in events if event["event"] == "started"]
-    wall_s = time.time() - min([started, *starts])
-    hours = wall_s / 3600 * cluster.num_workers
-    return {
-        "name": config.name,
-        "complete": True,
-        "target": _target(config),
-        "steps": state.step,
-        "stopped_early": state.step < total_steps,
-        "epochs": state.epoch,
-        "examples": state.step * config.train.global_batch_size,
-        "workers": cluster.num_workers,
-        "metrics": state.logs,
-        "examples_per_s": round(loop.times.examples_per_s, 1),
-        "first_loop_s": loop.times.first_loop_s,
-        "wall_s": round(wall_s, 3),
-        "restarts": max(0, len(starts) - 1),
-        "lost_steps": sum(e["lost_steps"] for e in events if e["event"] == "restored"),
-        "cost": round(hours * config.monitor.price_per_worker_hour, 4),
-        "weights_sha256": weights_sha256(model),
-        "export_version": None,
-    }
-
-
-def _target(config: Experiment) -> dict[str, int | None]:
-    return {"epochs": config.train.epochs, "steps": config.train.steps}
-
-
-def _export(
-    model: Any,
-    config: Experiment,
-    source: Any,
-    metrics: dict[str, float],
-    files: run_files.RunFiles,
-    step: int,
-) -> int | None:
-    """Exports the trained model where the configuration says so; returns the version."""
-    if not config.export.dir:
-        return None
-    result = saved_model.export_trained(model, config, source, metrics)
-    files.event(
-        "exported",
-        step=step,
-        version=result.version,
-        path=result.path,
-        max_difference=result.max_difference,
-    )
-    print(
-        f"exported | version {result.version} | {result.path} | largest difference to the "
-        f"trained model {result.max_difference:.1e}",
-        flush=True,
-    )
-    return result.version
-
-
-def _done_before(config: Experiment, run_dir: str) -> bool:
-    """Tells whether this run has reached its target already."""
-    summary = run_files.read_json(run_dir, run_files.SUMMARY)
-    if not summary or not summary.get("complete"):
-        return False
-    wanted, reached = _target(config), summary["target"]
-    return all(
-        value is None or (reached[name] is not None and value <= reached[name])
-        for name, value in wanted.items()
-    )
-
-
-def _finish_again(config: Experiment, cluster: Cluster, run_dir: str) -> int:
-    """What a rerun of a finished run does: the export, if it is missing; no peer is needed."""
-    summary = run_files.read_json(run_dir, run_files.SUMMARY)
-    assert summary
-    if not cluster.is_chief:
-        return errors.OK
-    if not summary.get("gate_passed", True):
-        print(f"{run_dir}: done before, but the quality gate had refused the model", flush=True)
-        return errors.GATE
-    files = run_files.RunFiles(run_dir, active=True)
-    version = summary["export_version"]
-    path = os.path.join(config.export.dir, str(version), "saved_model.pb")
-    if config.export.dir and not (version and tf.io.gfile.exists(path)):
-        trained = load_trained(run_dir, export=config.export)
-        version = _export(
-            trained.model, trained.config, trained.source, trained.metrics, files, summary["steps"]
-        )
-        files.write(run_files.SUMMARY, summary | {"export_version": version})
-    print(f"done before | step {summary['steps']} | {run_dir}", flush=True)
-    return errors.OK
-
-
-@dataclasses.dataclass(frozen=True)
-class TrainedRun:
-    """A finished run, loaded into this process without a cluster."""
-
-    config: Experiment
-    model: Any
-    source: Any
-    """Validation data, or training data where there is none."""
-    metrics: dict[str, float]
-
-
-def load_trained(run_dir: str, export: Any = None) -> TrainedRun:
-    """Loads the model of a run from its last backup.
-
-    Raises:
-      ConfigError: there is no run, or no whole backup, under `run_dir`.
-    """
-    stored = run_files.read_json(run_dir, run_files.CONFIG)
-    if stored is None:
-        raise errors.ConfigError(f"{run_dir}: no config.json; name the --run_dir of a run")
-    config = Experiment.from_dict(stored)
-    if export is not None:
-        config.export = export
-    generation = Generations(_backup_dir(config, run_dir)).newest()
-    if generation is None:
-        raise errors.ConfigError(
-            f"{_backup_dir(config, run_dir)}: holds no whole backup of the run"
-        )
-    pipeline.preflight(config.data, config.data.train)
-    train_source = pipeline.open_source(config.data, config.data.train)
-    batch_spec = pipeline.train_dataset(
-        train_source,
-        config.data,
-        seed=config.train.seed,
-        global_batch_size=config.train.global_batch_size,
-        num_workers=1,
-        worker=0,
-        local_replicas=1,
-        start_step=0,
-        end_step=1,
-        class_weight=config.train.class_weight,
-    ).element_spec
-    model = model_builder.build(config, batch_spec)
-    restore_variables(model, generation.arrays)
-    replica_step.finish(model)
-    if config.data.validation:
-        pipeline.preflight(config.data, config.data.validation)
-        source = pipeline.open_source(config.data, config.data.validation)
-    else:
-        source = train_source
-    return TrainedRun(config, model, source, generation.state["logs"])
-
-
-def as_steadfast_error(error: BaseException, cluster: Cluster) -> BaseException:
-    """Returns `PeerLost` for what TensorFlow raises when a peer is gone, else `error`.
-
-    A lost peer shows up as whatever the collective was doing; the message tells it apart
-    from an error of this worker's own graph.
-    """
-    if cluster.num_workers == 1 or not isinstance(error, tf.errors.OpError):
-        return error
-    text = str(error)
-    transport = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
-    signs = (
-        "Collective ops is aborted",
-        "tasks are unhealthy",
-        "different incarnation",
-        "heartbeat",
-    )
-    if not isinstance(error, transport) and not any(sign in text for sign in signs):
-        return error
-    gone = ", ".join(cluster.unreachable(1.0)) or "a peer that restarted or no longer answers"
-    return errors.PeerLost(
-        f"lost {gone}; the state is saved up to the last backup, start the same command again"
     )

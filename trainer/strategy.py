@@ -137,3 +137,27 @@ class Exchange:
         bad = [f"{names[i]} on {differing[i]} of the workers" for i in np.flatnonzero(differing)]
         if bad:
             raise error(f"workers disagree on {what}: {'; '.join(bad[:5])}")
+
+
+def as_peer_lost(error: BaseException, cluster: Cluster) -> BaseException:
+    """Returns `PeerLost` for what TensorFlow raises when a peer is gone, else `error`.
+
+    A lost peer shows up as whatever the collective was doing; the message tells it apart
+    from an error of this worker's own graph.
+    """
+    if cluster.num_workers == 1 or not isinstance(error, tf.errors.OpError):
+        return error
+    text = str(error)
+    transport = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
+    signs = (
+        "Collective ops is aborted",
+        "tasks are unhealthy",
+        "different incarnation",
+        "heartbeat",
+    )
+    if not isinstance(error, transport) and not any(sign in text for sign in signs):
+        return error
+    gone = ", ".join(cluster.unreachable(1.0)) or "a peer that restarted or no longer answers"
+    return errors.PeerLost(
+        f"lost {gone}; the state is saved up to the last backup, start the same command again"
+    )

@@ -67,9 +67,9 @@ def _log_quietly() -> None:
 
 def _end(error: BaseException, cluster: Cluster) -> int:
     """Says what happened in one line and returns, or leaves with, the exit code."""
-    from trainer.run import as_steadfast_error
+    from trainer.strategy import as_peer_lost
 
-    known = as_steadfast_error(error, cluster)
+    known = as_peer_lost(error, cluster)
     if isinstance(known, errors.SteadfastError):
         _say(f"{'stopped' if known.code == errors.STOPPED else 'error'}: {known}")
     elif not isinstance(known, SystemExit):
