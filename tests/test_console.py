@@ -48,6 +48,20 @@ def test_a_terminal_gets_a_bar_with_rate_and_eta():
     assert text.endswith("1 min 40 s\n")
 
 
+def test_the_bar_of_a_piped_task_is_one_line_each_and_its_result_is_plain():
+    out, clock = io.StringIO(), Clock()
+    console = Console(out, examples_per_step=32, piped_to_terminal=True, clock=clock)
+    console.begin_epoch(0, epochs=1, steps=4)
+    for step in (2, 4):
+        clock.now += 1
+        console.update(step, {})
+    console.end_epoch({"loss": 0.5})
+    first, second, last = out.getvalue().split("\n")[:-1]
+    assert first.startswith("\repoch 1/1 [============............] 2/4")
+    assert second.startswith("\repoch 1/1 [========================] 4/4")
+    assert last == "epoch 1/1 | 4 steps | loss 0.5000 | 64 examples/s | 2.0 s"
+
+
 def test_resumed_epochs_count_only_their_own_steps():
     clock, out = Clock(), io.StringIO()
     console = Console(out, examples_per_step=10, clock=clock)

@@ -131,6 +131,14 @@ def test_all_done(supervise: Callable[..., Result]) -> None:
     assert Path(cluster["tasks"][1]["log"]).read_text() == result.log(1)
 
 
+def test_the_progress_bar_is_drawn_over_and_not_logged(supervise: Callable[..., Result]) -> None:
+    bar = 'print("\\rbar 1", flush=True); print("\\rbar 2", flush=True); print("result")'
+    result = supervise(bar)
+    clear = "\r\x1b[K"
+    assert result.out == f"start 0\n\rbar 1{clear}\rbar 2{clear}result\n"
+    assert result.log(0) == "start 0\nresult\n"
+
+
 @pytest.mark.parametrize("code", [1, 2, 3, 126, 127, 137])
 def test_permanent_exit_stops_the_others(supervise: Callable[..., Result], code: int) -> None:
     start = time.monotonic()

@@ -87,10 +87,12 @@ class ChildProcess:
         assert self._process.stdout is not None
         with open(self.log_path, "ab", buffering=0) as log:
             for line in self._process.stdout:
-                # A full disk must not stop the training by a full pipe.
-                with contextlib.suppress(OSError):
-                    log.write(line)
-                self.tail.append(line.decode(errors="replace").rstrip())
+                # The progress bar is for the terminal alone.
+                if not line.startswith(b"\r"):
+                    # A full disk must not stop the training by a full pipe.
+                    with contextlib.suppress(OSError):
+                        log.write(line)
+                    self.tail.append(line.decode(errors="replace").rstrip())
                 echo(self.task, line)
 
     def poll(self) -> int | None:

@@ -24,6 +24,7 @@ from trainer.child_process import Task
 from trainer.cluster import Cluster
 from trainer.command_line import CommandLine, parse
 from trainer.config import ClusterConfig
+from trainer.monitor.console import PIPED_TO_TERMINAL
 from trainer.supervisor import Supervisor
 
 # Beyond the heartbeat timeout: the rest of leaving after a peer was lost.
@@ -102,7 +103,7 @@ def _this_task(cluster: Cluster, arguments: list[str]) -> Task:
     return Task(
         name=f"{cluster.task_type}/{cluster.task_index}",
         command=arguments,
-        env={"PYTHONUNBUFFERED": "1", **os.environ},
+        env={"PYTHONUNBUFFERED": "1", **os.environ, **_progress_bar(cluster.rank)},
         address=cluster.address,
     )
 
@@ -135,8 +136,14 @@ def _environment(ports: list[int], index: int, environ: Mapping[str, str]) -> di
         "TF_NUM_INTEROP_THREADS": str(max(2, cores)),
         "PYTHONUNBUFFERED": "1",
         **environ,
+        **_progress_bar(index),
         "TF_CONFIG": json.dumps(tf_config),
     }
+
+
+def _progress_bar(index: int) -> dict[str, str]:
+    """Lets the task that is shown send its progress bar, if there is a terminal to show it on."""
+    return {PIPED_TO_TERMINAL: "1"} if index == 0 and sys.stdout.isatty() else {}
 
 
 if __name__ == "__main__":

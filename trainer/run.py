@@ -30,7 +30,7 @@ from trainer import callbacks, interruption, model_builder, outcome  # noqa: E40
 from trainer import strategy as strategies  # noqa: E402
 from trainer.loop import Loop  # noqa: E402
 from trainer.monitor import run_files  # noqa: E402
-from trainer.monitor.console import Console  # noqa: E402
+from trainer.monitor.console import PIPED_TO_TERMINAL, Console  # noqa: E402
 
 
 def run(config: Experiment, cluster: Cluster, run_dir: str) -> int:
@@ -83,6 +83,7 @@ def run(config: Experiment, cluster: Cluster, run_dir: str) -> int:
     console = Console(
         sys.stdout if cluster.is_chief else None,
         examples_per_step=config.train.global_batch_size,
+        piped_to_terminal=bool(os.environ.get(PIPED_TO_TERMINAL)),
     )
     _say_what_we_are(config, cluster, source, validation_source, epochs, total_steps, strategy)
 

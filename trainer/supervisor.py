@@ -69,6 +69,7 @@ class Supervisor:
         self._write_cluster = write_cluster
         self._out = out or sys.stdout.buffer
         self._out_lock = threading.Lock()
+        self._bar_is_shown = False
         self._say = say or _say
         self._first_backoff_s = backoff_s
         self._stop_requests = 0
@@ -234,9 +235,13 @@ class Supervisor:
         os.replace(path + ".tmp", path)
 
     def _echo_all(self, task: Task, line: bytes) -> None:
+        bar = line.startswith(b"\r")
         # Nobody may be reading any more; the log has it all.
         with self._out_lock, contextlib.suppress(OSError, ValueError):
-            self._out.write(line)
+            if self._bar_is_shown:
+                self._out.write(b"\r\x1b[K")
+            self._bar_is_shown = bar
+            self._out.write(line.rstrip(b"\n") if bar else line)
             self._out.flush()
 
     def _echo_warnings(self, task: Task, line: bytes) -> None:

@@ -5,7 +5,8 @@
     console.update(10, {"loss": 0.5})
     console.end_epoch({"loss": 0.4, "val_loss": 0.45})
 
-Lines are flushed at once and hold no control characters unless they go to a terminal.
+Lines are flushed at once and hold no control characters unless they go to a terminal: this
+one, or that of `trainer.launch`, which passes the bar on and keeps it out of the log.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from typing import TextIO
 _LINES_PER_EPOCH = 3
 _QUIET_S = 30.0
 _REDRAW_S = 0.2
+# Set by `trainer.launch` for the chief while its own output is a terminal. A line that begins
+# with a carriage return is then the progress bar, to be drawn over.
+PIPED_TO_TERMINAL = "STEADFAST_PIPED_TO_TERMINAL"
 
 
 class Console:
@@ -28,12 +32,14 @@ class Console:
         out: TextIO | None,
         *,
         examples_per_step: int,
+        piped_to_terminal: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ):
         self._out = out
         self._examples_per_step = examples_per_step
         self._clock = clock
-        self._live = bool(out and out.isatty())
+        self._piped = piped_to_terminal
+        self._live = piped_to_terminal or bool(out and out.isatty())
         self._title = ""
         self._steps = self._first = self._done = 0
         self._start = self._shown = 0.0
@@ -51,14 +57,15 @@ class Console:
         if self._live:
             if now - self._shown >= _REDRAW_S:
                 self._shown = now
-                self._write(f"\r{self._bar()} {self._status(logs)}\x1b[K")
+                end = "\n" if self._piped else ""
+                self._write(f"\r{self._bar()} {self._status(logs)}\x1b[K{end}")
         elif now - self._shown >= max(_QUIET_S, self._expected_s(now) / (_LINES_PER_EPOCH + 1)):
             self._shown = now
             self._write(f"{self._title} | step {done}/{self._steps} | {self._status(logs)}\n")
 
     def end_epoch(self, logs: dict[str, float]) -> None:
         """Shows the finished epoch's metrics, validation included."""
-        clear = "\r\x1b[K" if self._live else ""
+        clear = "\r\x1b[K" if self._live and not self._piped else ""
         seconds = self._clock() - self._start
         self._write(
             f"{clear}{self._title} | {self._steps} steps | {_metrics(logs)} | "
