@@ -158,17 +158,17 @@ def eval_dataset(
     batch_size: int,
     num_workers: int,
     worker: int,
-    class_weight: Sequence[float] = (),
 ) -> tf.data.Dataset:
     """Returns this worker's contiguous share of all examples, each once, in file order.
 
     Batches hold `batch_size` examples, the last one what is left; a share may be empty.
+    There is no class weight, as in Keras' `fit`: it steers training and is no measure.
     """
     n = source.num_examples
     first, end = n * worker // num_workers, n * (worker + 1) // num_workers
     make = random_access.range_of if isinstance(source, RandomAccess) else streaming.range_of
     dataset = make(source, first, end).map(  # type: ignore[arg-type]
-        _to_example(source, config, class_weight),
+        _to_example(source, config),
         num_parallel_calls=tf.data.AUTOTUNE,
         deterministic=True,
     )
@@ -196,7 +196,7 @@ def raw_examples(source: Source, config: DataConfig, count: int) -> dict[str, np
 
 
 def _to_example(
-    source: Source, config: DataConfig, class_weight: Sequence[float]
+    source: Source, config: DataConfig, class_weight: Sequence[float] = ()
 ) -> Callable[[Any], tuple[Any, ...]]:
     """Returns graph code: one raw record -> (x,), (x, y) or (x, y, sample_weight)."""
     preprocess = load(config.preprocess, field="data.preprocess") if config.preprocess else None

@@ -141,7 +141,6 @@ def _validation(
         batch_size=batch_size,
         num_workers=cluster.num_workers,
         worker=cluster.rank,
-        class_weight=config.train.class_weight,
     )
     return source, dataset
 
