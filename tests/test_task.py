@@ -195,6 +195,35 @@ def test_a_backup_of_other_data_is_refused(tmp_path):
     assert "train.global_batch_size=20, but the backup in" in output
 
 
+def test_resumes_with_another_number_of_workers(tmp_path):
+    two = [task(tmp_path / f"run{i}", "--config.train.epochs=2") for i in range(2)]
+    run_cluster(two, cwd=tmp_path)
+    (output,) = run_cluster([task(tmp_path / "run0", "--config.train.epochs=4")], cwd=tmp_path)
+    assert "restored | step 9 | epoch 3" in output
+    assert [line["step"] for line in lines(tmp_path / "run0/metrics.jsonl")] == [5, 9, 13, 17]
+    straight = [task(tmp_path / f"straight{i}", "--config.train.epochs=4") for i in range(2)]
+    run_cluster(straight, cwd=tmp_path)
+    # The same examples in the same batches. Dropout belongs to the replica, so the curves
+    # differ, but not by as much as the loss falls in an epoch.
+    expected = summary(tmp_path / "straight0")["metrics"]["loss"]
+    assert summary(tmp_path / "run0")["metrics"]["loss"] == pytest.approx(expected, rel=0.2)
+
+
+def test_streamed_files_keep_their_number_of_workers(tmp_path):
+    program = f"from tests.programs import tiny; tiny.write_records({str(tmp_path / 'part')!r})"
+    finish([start(["-c", program], cwd=tmp_path)])
+    options = (
+        f"--config.data.train=tfrecord:{tmp_path}/part",
+        "--config.data.features=tests.programs.tiny:record_features",
+    )
+    two = [task(tmp_path / f"run{i}", *options, "--config.train.epochs=1") for i in range(2)]
+    run_cluster(two, cwd=tmp_path)
+    process = start(task(tmp_path / "run0", *options), cwd=tmp_path)
+    (output,) = finish([process])
+    assert process.returncode == 2, output
+    assert "number of workers (data.train is streamed)=1, but the backup in" in output
+
+
 def test_callbacks_that_write_run_on_the_chief_only(tmp_path):
     for i in range(2):
         (tmp_path / f"cwd{i}").mkdir()

@@ -29,7 +29,9 @@ from trainer.errors import ConfigError
 from trainer.generations import Generation, Generations
 from trainer.strategy import Exchange
 
-_TOTALS = "__totals__"
+# Names that no variable has: those begin with model/ or optimizer/.
+_TOTALS = "totals"
+_CALLBACKS = "callbacks/"
 
 
 @dataclasses.dataclass
@@ -133,13 +135,15 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
         digests = np.array([zlib.crc32(arrays[name].tobytes()) for name in names], np.int64)
         self._exchange.require_equal(names, digests, "the value of")
         if self._is_chief:
+            callbacks, callback_arrays = self._callback_state.capture()
             state = {
                 "step": self._state.step,
                 "epoch": self._state.epoch,
                 "logs": self._state.logs,
                 "data": self._state.data,
-                "callbacks": self._callback_state.capture(),
+                "callbacks": callbacks,
             }
+            arrays |= {_CALLBACKS + name: array for name, array in callback_arrays.items()}
             path = self._generations.write({**arrays, _TOTALS: self._state.totals}, state)
             logging.debug("backup %s", path)
         self._saved_step = self._state.step
@@ -159,7 +163,12 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
         self._state.step = self._saved_step = saved["step"]
         self._state.epoch = saved["epoch"]
         self._state.logs = saved["logs"]
-        self._callback_state.restore(saved["callbacks"])
+        of_callbacks = {
+            name.removeprefix(_CALLBACKS): array
+            for name, array in generation.arrays.items()
+            if name.startswith(_CALLBACKS)
+        }
+        self._callback_state.restore(saved["callbacks"], of_callbacks)
 
 
 def variables_of(model: keras.Model) -> dict[str, np.ndarray]:

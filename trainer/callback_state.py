@@ -2,8 +2,8 @@
 
     state = CallbackState(callbacks)
     state.mark_fresh()                       # after on_train_begin has reset them
-    saved = state.capture()                  # JSON-able
-    state.restore(saved)
+    saved, arrays = state.capture()          # JSON-able, and {name: array} that it refers to
+    state.restore(saved, arrays)
 
 EarlyStopping's patience, ReduceLROnPlateau's best value and History's lists are plain
 attributes, and Keras offers no call to save them. So every attribute of a plain type that
@@ -15,6 +15,8 @@ run may change. A callback with other state offers `get_state() -> JSON-able` an
 from __future__ import annotations
 
 import math
+import zlib
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -37,21 +39,28 @@ class CallbackState:
         """Notes how the callbacks look before they have seen anything."""
         for callback in self._callbacks:
             compat.settle_monitor(callback)
-        self._fresh = [_plain_attributes(callback) for callback in self._callbacks]
+        self._fresh = [
+            {name: _digest(value) for name, value in _plain_attributes(callback).items()}
+            for callback in self._callbacks
+        ]
 
-    def capture(self) -> list[dict[str, Any]]:
-        """Returns the state of each callback, with its class."""
+    def capture(self) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
+        """Returns the state of each callback, with its class, and the arrays in it by name."""
         saved = []
+        arrays: dict[str, np.ndarray] = {}
         for callback, fresh in zip(self._callbacks, self._fresh, strict=True):
             if hasattr(callback, "get_state"):
                 state = callback.get_state()
             else:
-                now = _plain_attributes(callback)
-                state = {k: v for k, v in now.items() if k not in fresh or fresh[k] != v}
+                state = {
+                    name: _encode(value, arrays)
+                    for name, value in _plain_attributes(callback).items()
+                    if name not in fresh or fresh[name] != _digest(value)
+                }
             saved.append({"class": type(callback).__name__, "state": state})
-        return saved
+        return saved, arrays
 
-    def restore(self, saved: list[dict[str, Any]]) -> None:
+    def restore(self, saved: list[dict[str, Any]], arrays: Mapping[str, np.ndarray]) -> None:
         """Gives each callback its saved state, matched by class and, within it, by order.
 
         Only the chief has the callbacks that write files, so positions do not match.
@@ -66,12 +75,12 @@ class CallbackState:
                 callback.set_state(match["state"])
                 continue
             for name, value in match["state"].items():
-                setattr(callback, name, _decode(value))
+                setattr(callback, name, _decode(value, arrays))
 
 
 def _plain_attributes(callback: keras.callbacks.Callback) -> dict[str, Any]:
     return {
-        name: _encode(value)
+        name: value
         for name, value in vars(callback).items()
         if name not in _NOT_STATE and _is_plain(value)
     }
@@ -85,28 +94,37 @@ def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, (bool, int, float, str, np.generic, np.ndarray))
 
 
-def _encode(value: Any) -> Any:
+def _digest(value: Any) -> str:
+    """Returns a text that is equal for equal plain values, arrays included."""
+    arrays: dict[str, np.ndarray] = {}
+    text = repr(_encode(value, arrays))
+    return text + "".join(f"{a.dtype}{a.shape}{zlib.crc32(a.tobytes())}" for a in arrays.values())
+
+
+def _encode(value: Any, arrays: dict[str, np.ndarray]) -> Any:
+    """Returns `value` as JSON can hold it; arrays in it are added to `arrays` and named."""
     if isinstance(value, np.ndarray):
-        return {"__array__": [value.dtype.str, list(value.shape), value.tobytes().hex()]}
+        name = f"array{len(arrays)}"
+        arrays[name] = value
+        return {"__array__": name}
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
         return {"__float__": repr(value)}
     if isinstance(value, list):
-        return [_encode(item) for item in value]
+        return [_encode(item, arrays) for item in value]
     if isinstance(value, dict):
-        return {key: _encode(item) for key, item in value.items()}
+        return {key: _encode(item, arrays) for key, item in value.items()}
     return value
 
 
-def _decode(value: Any) -> Any:
+def _decode(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     if isinstance(value, dict) and "__float__" in value:
         return float(value["__float__"])
     if isinstance(value, dict) and "__array__" in value:
-        dtype, shape, data = value["__array__"]
-        return np.frombuffer(bytes.fromhex(data), dtype).reshape(shape).copy()
+        return arrays[value["__array__"]].copy()
     if isinstance(value, list):
-        return [_decode(item) for item in value]
+        return [_decode(item, arrays) for item in value]
     if isinstance(value, dict):
-        return {key: _decode(item) for key, item in value.items()}
+        return {key: _decode(item, arrays) for key, item in value.items()}
     return value

@@ -38,7 +38,8 @@ class Loop:
     Args:
       model: compiled, built, its optimizer prepared (`replica_step.prepare`).
       train_dataset: (start_step, end_step) -> this worker's batches of these steps.
-      validation_dataset: returns this worker's share, or None without validation.
+      validation_dataset: this worker's share, or None without validation.
+      data_identity: what gives a step its place in the data; a backup fits no other.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Loop:
         is_chief: bool,
         local_replicas: int,
         backup_dir: str,
+        data_identity: dict[str, Any],
     ):
         self._model = model
         self._exchange = exchange
@@ -77,13 +79,7 @@ class Loop:
         self._evaluator = Evaluator(model, strategy, self._sums, local_replicas=local_replicas)
         self.state = RunState(
             totals=self._sums.zeros(),
-            data={
-                "train.seed": config.train.seed,
-                "train.global_batch_size": config.train.global_batch_size,
-                "data.train": config.data.train,
-                "data.shuffle": config.data.shuffle,
-                "number of training examples": epochs.num_examples,
-            },
+            data=data_identity,
         )
         self._backup = BackupAndRestore(
             backup_dir,

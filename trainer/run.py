@@ -26,6 +26,7 @@ import tensorflow as tf  # noqa: E402
 
 from input_pipeline import pipeline  # noqa: E402
 from input_pipeline.order import Epochs  # noqa: E402
+from input_pipeline.sources.base import Source, Streamed  # noqa: E402
 from trainer import callbacks, interruption, model_builder, outcome  # noqa: E402
 from trainer import strategy as strategies  # noqa: E402
 from trainer.loop import Loop  # noqa: E402
@@ -103,6 +104,7 @@ def run(config: Experiment, cluster: Cluster, run_dir: str) -> int:
         is_chief=cluster.is_chief,
         local_replicas=local_replicas,
         backup_dir=outcome.backup_dir(config, run_dir),
+        data_identity=_data_identity(config, cluster, source),
     )
     state = loop.run()
 
@@ -157,6 +159,22 @@ def _require_same_config(config: Experiment, exchange: strategies.Exchange) -> N
     values["version of tensorflow"] = tf.__version__
     digests = np.array([zlib.crc32(repr(value).encode()) for value in values.values()], np.int64)
     exchange.require_equal(list(values), digests, "the configuration", errors.ConfigError)
+
+
+def _data_identity(config: Experiment, cluster: Cluster, source: Source) -> dict[str, Any]:
+    """Returns all that decides which examples a step reads."""
+    identity: dict[str, Any] = {
+        "train.seed": config.train.seed,
+        "train.global_batch_size": config.train.global_batch_size,
+        "data.train": config.data.train,
+        "data.shuffle": config.data.shuffle,
+        "number of training examples": source.num_examples,
+    }
+    if isinstance(source, Streamed):
+        # Files that are read from front to back are divided over the workers.
+        identity["number of workers (data.train is streamed)"] = cluster.num_workers
+        identity["data.shuffle_buffer"] = config.data.shuffle_buffer
+    return identity
 
 
 def _require_same_data(source: Any, validation_source: Any, exchange: strategies.Exchange) -> None:

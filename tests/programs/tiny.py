@@ -35,6 +35,23 @@ def other_on_each_worker() -> tuple[np.ndarray, np.ndarray]:
     return x[:count], y[:count]
 
 
+def record_features() -> dict[str, tf.io.FixedLenFeature]:
+    return {
+        "x": tf.io.FixedLenFeature([8], tf.float32),
+        "label": tf.io.FixedLenFeature([], tf.int64),
+    }
+
+
+def write_records(path: str) -> None:
+    x, y = data()
+    with tf.io.TFRecordWriter(path) as writer:
+        for row, label in zip(x, y, strict=True):
+            example = tf.train.Example()
+            example.features.feature["x"].float_list.value.extend(row)
+            example.features.feature["label"].int64_list.value.append(label)
+            writer.write(example.SerializeToString())
+
+
 def too_few() -> tuple[np.ndarray, np.ndarray]:
     x, y = data()
     return x[:10], y[:10]
