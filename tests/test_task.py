@@ -180,11 +180,58 @@ def test_interrupted_equals_uninterrupted(tmp_path, uninterrupted, number):
     assert done["restarts"] == 1
     for key in ("weights_sha256", "steps", "epochs", "stopped_early", "metrics"):
         assert done[key] == expected[key], key
-    timeless = [
-        [{k: v for k, v in line.items() if not k.endswith(("_ms", "_s"))} for line in run]
-        for run in (expected_metrics, lines(tmp_path / "run0/metrics.jsonl"))
-    ]
-    assert timeless[0] == timeless[1]
+    assert timeless(lines(tmp_path / "run0/metrics.jsonl")) == timeless(expected_metrics)
+
+
+def timeless(metrics):
+    return [{k: v for k, v in m.items() if not k.endswith(("_ms", "_s"))} for m in metrics]
+
+
+KILLED = (
+    "--config.train.callbacks=tests.programs.tiny:killed",
+    "--config.train.steps_per_loop=1",
+    "--config.backup.every_steps=1",
+    "--config.monitor.log_every_steps=2",
+)
+
+
+@pytest.fixture(scope="module")
+def never_killed(tmp_path_factory):
+    path = tmp_path_factory.mktemp("never")
+    run_cluster([task(path / "run", *KILLED)], cwd=path)
+    return summary(path / "run"), lines(path / "run/metrics.jsonl")
+
+
+@pytest.mark.parametrize(
+    "moment",
+    ["train begin", "epoch 1 begin", "batch 0 end", "batch 3 end", "epoch 0 end", "epoch 2 end",
+     "train end"],
+)  # fmt: skip
+def test_killed_at_any_moment_ends_with_the_same_run(tmp_path, never_killed, moment):
+    expected, expected_metrics = never_killed
+    command = task(tmp_path / "run", *KILLED)
+    process = start(command, cwd=tmp_path, env={"KILL_AT": moment})
+    finish([process])
+    assert process.returncode == -signal.SIGKILL
+    run_cluster([command], cwd=tmp_path)
+    done = summary(tmp_path / "run")
+    for key in ("weights_sha256", "steps", "epochs", "metrics"):
+        assert done[key] == expected[key], key
+    assert timeless(lines(tmp_path / "run/metrics.jsonl")) == timeless(expected_metrics)
+
+
+def test_a_run_that_was_stopped_early_stays_stopped(tmp_path):
+    options = ("--config.train.callbacks=tests.programs.tiny:killed_and_deciding",)
+    command = task(tmp_path / "run", *options, "--config.train.epochs=40")
+    process = start(command, cwd=tmp_path, env={"KILL_AT": "train end"})
+    finish([process])
+    assert process.returncode == -signal.SIGKILL
+    before = lines(tmp_path / "run/metrics.jsonl")
+    run_cluster([command], cwd=tmp_path)
+    done = summary(tmp_path / "run")
+    assert done["stopped_early"]
+    assert lines(tmp_path / "run/metrics.jsonl") == before
+    assert done["metrics"]["val_loss"] == before[-1]["val_loss"]
 
 
 def test_a_backup_of_other_data_is_refused(tmp_path):

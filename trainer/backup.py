@@ -53,6 +53,9 @@ class RunState:
     data: dict[str, Any] = dataclasses.field(default_factory=dict)
     """What gives a step its place in the data; a backup fits no other."""
 
+    total_steps: int = 0
+    """Steps of the whole run."""
+
 
 class BackupAndRestore(keras.callbacks.BackupAndRestore):
     """Saves generations and restores the newest whole one.
@@ -92,7 +95,8 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
         self._is_chief = is_chief
         self._generations = Generations(backup_dir, keep=keep)
         self._callback_state = CallbackState(others or [])
-        self._saved_step: int | None = None
+        # An epoch's last step is saved twice: with the epoch open, and when it is closed.
+        self._saved = (0, 0)
         self.seconds = 0.0
         """Time spent saving so far."""
 
@@ -108,11 +112,9 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Saves once `save_freq` steps have passed since the last multiple of it."""
-        step = self._state.step
-        if isinstance(self.save_freq, int):
-            last = self._saved_step or 0
-            if step // self.save_freq > last // self.save_freq:
-                self.save()
+        every, (last, _) = self.save_freq, self._saved
+        if isinstance(every, int) and self._state.step // every > last // every:
+            self.save()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Saves the finished epoch."""
@@ -120,15 +122,21 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
             self.save()
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Saves the final state, unless the last backup holds it."""
+        """Saves the final state."""
         if self.delete_checkpoint:
             if self._is_chief:
                 self._generations.delete()
-        elif self._saved_step != self._state.step:
+        else:
             self.save()
 
     def save(self) -> None:
-        """Commits a generation of the current state; every worker must call it."""
+        """Commits a generation of the current state, unless the last one holds it.
+
+        Every worker must call it.
+        """
+        position = (self._state.step, self._state.epoch)
+        if position == self._saved:
+            return
         start = time.perf_counter()
         arrays = variables_of(self.model)
         names = sorted(arrays)
@@ -141,12 +149,14 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
                 "epoch": self._state.epoch,
                 "logs": self._state.logs,
                 "data": self._state.data,
+                "total_steps": self._state.total_steps,
+                "stop_training": bool(self.model.stop_training),
                 "callbacks": callbacks,
             }
             arrays |= {_CALLBACKS + name: array for name, array in callback_arrays.items()}
             path = self._generations.write({**arrays, _TOTALS: self._state.totals}, state)
             logging.debug("backup %s", path)
-        self._saved_step = self._state.step
+        self._saved = position
         self.seconds += time.perf_counter() - start
 
     def _restore(self, generation: Generation) -> None:
@@ -160,8 +170,10 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
                 )
         restore_variables(self.model, generation.arrays)
         self._state.totals = generation.arrays[_TOTALS].copy()
-        self._state.step = self._saved_step = saved["step"]
-        self._state.epoch = saved["epoch"]
+        self._state.step, self._state.epoch = self._saved = saved["step"], saved["epoch"]
+        # Whoever asks for more steps than the run was stopped in wants it to go on.
+        same_target = saved["total_steps"] == self._state.total_steps
+        self.model.stop_training = saved["stop_training"] and same_target
         self._state.logs = saved["logs"]
         of_callbacks = {
             name.removeprefix(_CALLBACKS): array

@@ -80,6 +80,7 @@ class Loop:
         self.state = RunState(
             totals=self._sums.zeros(),
             data=data_identity,
+            total_steps=total_steps,
         )
         self._backup = BackupAndRestore(
             backup_dir,
@@ -106,6 +107,9 @@ class Loop:
     def _last_epoch(self) -> int:
         return self._epochs.epoch_of_step(self._total_steps - 1)
 
+    def _end_step(self, epoch: int) -> int:
+        return min(self._epochs.end_step(epoch), self._total_steps)
+
     def run(self) -> RunState:
         """Trains to the end and returns the final state.
 
@@ -113,22 +117,25 @@ class Loop:
           Stopped: a worker was asked to stop; all have saved the same step.
         """
         state = self.state
+        self._model.stop_training = False
         self._callbacks.on_train_begin()
         if state.step:
-            newest = self._files.drop_metrics_after(state.step)
-            self.lost_steps = newest - state.step
+            # The line of an epoch that is still open will be written again.
+            still_open = state.step == self._end_step(state.epoch)
+            newest = self._files.drop_metrics_after(state.step - still_open)
+            self.lost_steps = max(0, newest - state.step)
             self._files.event("restored", step=state.step, lost_steps=self.lost_steps)
             self._console.line(f"restored | step {state.step} | epoch {state.epoch + 1}")
         else:
             self._files.drop_metrics_after(0)
         # A run that was complete and now has more steps reopens its last, partial epoch.
-        if state.step < self._epochs.start_step(state.epoch):
+        if state.step < min(self._epochs.start_step(state.epoch), self._total_steps):
             state.epoch = self._epochs.epoch_of_step(state.step)
         iterator = iter(self._train_dataset(state.step, self._total_steps))
-        stop_training = False
-        while state.step < self._total_steps and not stop_training:
+        while state.epoch <= self._last_epoch:
+            if self._exchange.any(self._model.stop_training):
+                break
             self._run_epoch(iterator)
-            stop_training = self._exchange.any(self._model.stop_training)
         self._callbacks.on_train_end(state.logs)
         replica_step.finish(self._model)
         return state
@@ -136,7 +143,7 @@ class Loop:
     def _run_epoch(self, iterator: Iterator) -> None:
         state, epoch = self.state, self.state.epoch
         first = self._epochs.start_step(epoch)
-        end = min(self._epochs.end_step(epoch), self._total_steps)
+        end = self._end_step(epoch)
         if state.step == first:
             self._callbacks.on_epoch_begin(epoch)
         self._console.begin_epoch(
@@ -175,16 +182,16 @@ class Loop:
         state.totals = state.totals + output.sums
         state.step += steps
         logs = self._sums.results(state.totals)
+        self.times.add(output, steps)
+        self._console.update(state.step - first, logs)
+        # Before the callbacks, of which the last is the backup: a backup of a step implies
+        # its line. The end of an epoch has a line of its own.
+        every = self._config.monitor.log_every_steps
+        if state.step // every > begin // every and state.step != self._end_step(state.epoch):
+            self._log(state.epoch, logs)
         backup_before = self._backup.seconds
         self._callbacks.on_train_batch_end(state.step - first - 1, dict(logs))
-        self.times.add(output, steps)
         self.times.add_backup(self._backup.seconds - backup_before)
-        self._console.update(state.step - first, logs)
-        every = self._config.monitor.log_every_steps
-        if state.step // every > begin // every and state.step != self._epochs.end_step(
-            state.epoch
-        ):
-            self._log(state.epoch, logs)
         stop_training, asked_to_stop = output.flags
         if asked_to_stop:
             self._backup.save()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import keras
 import numpy as np
@@ -110,6 +111,38 @@ class Seen(keras.callbacks.Callback):
         rate = float(self.model.optimizer.learning_rate.numpy())
         shown = " ".join(f"{name}={logs[name]:.9g}" for name in sorted(logs))
         print(f"seen end {epoch} rate={rate:.9g} {shown}", flush=True)
+
+
+class KillsOnce(keras.callbacks.Callback):
+    """Kills the process with SIGKILL at the moment `KILL_AT` names, the first time only."""
+
+    def _kill_if(self, moment: str) -> None:
+        if os.environ.get("KILL_AT") == moment and not os.path.exists("killed"):
+            open("killed", "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def on_train_begin(self, logs=None):
+        self._kill_if("train begin")
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._kill_if(f"epoch {epoch} begin")
+
+    def on_epoch_end(self, epoch, logs=None):
+        self._kill_if(f"epoch {epoch} end")
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._kill_if(f"batch {batch} end")
+
+    def on_train_end(self, logs=None):
+        self._kill_if("train end")
+
+
+def killed() -> list[keras.callbacks.Callback]:
+    return [KillsOnce()]
+
+
+def killed_and_deciding() -> list[keras.callbacks.Callback]:
+    return [*deciding(), KillsOnce()]
 
 
 def deciding() -> list[keras.callbacks.Callback]:
