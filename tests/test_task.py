@@ -360,6 +360,13 @@ def test_launch_brings_a_killed_worker_back_to_the_same_weights(tmp_path, uninte
     assert done["weights_sha256"] == expected["weights_sha256"]
 
 
+def test_waiting_for_a_slow_input_is_seen(tmp_path):
+    options = ("--config.data.augment=tests.programs.tiny:slow",)
+    run_cluster([task(tmp_path / f"run{i}", *options) for i in range(2)], cwd=tmp_path)
+    for line in lines(tmp_path / "run0/metrics.jsonl"):
+        assert line["input_ms"] > line["compute_ms"]
+
+
 # ---- mistakes end at once, with 2 and one line ----
 
 TWO = '{"cluster":{"worker":["127.0.0.1:1","127.0.0.1:2"]},"task":{"type":"worker","index":0}}'

@@ -89,11 +89,13 @@ class InnerLoop:
         return input_s
 
     def _one_step(self, iterator: Any) -> tf.Tensor:
-        # Stateful ops run in the order they are written, so the clock is read around the
-        # wait for input.
+        # A clock is not a side effect to TensorFlow: without these dependencies both times
+        # are read at once.
         before = tf.timestamp()
-        batch = next(iterator)
-        waited = tf.timestamp() - before
+        with tf.control_dependencies([before]):
+            batch = next(iterator)
+        with tf.control_dependencies(tf.nest.flatten(batch)):
+            waited = tf.timestamp() - before
         self._strategy.run(self._step, args=(self._per_replica(batch),))
         return waited
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 import keras
 import numpy as np
@@ -68,6 +69,14 @@ def scale(features: dict[str, tf.Tensor]) -> tf.Tensor:
 
 def jitter(x: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     return x + tf.random.stateless_normal(tf.shape(x), seed, stddev=0.1)
+
+
+def slow(x: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    def wait(value: np.ndarray) -> np.ndarray:
+        time.sleep(0.02)
+        return value
+
+    return tf.ensure_shape(tf.numpy_function(wait, [x], x.dtype), x.shape)
 
 
 def build(*, dropout: float = 0.3, learning_rate: float = 0.01, **compile_options) -> keras.Model:
