@@ -16,6 +16,7 @@ import tensorflow as tf
 from input_pipeline import pipeline
 from input_pipeline.config import DataConfig
 from input_pipeline.sources.base import Source
+from tests import input_cases
 
 N = 25
 
@@ -156,19 +157,17 @@ def read(
     """
     shares = []
     for worker in range(workers):
-        dataset = pipeline.train_dataset(
+        batches = input_cases.worker_batches(
             source,
             config,
-            seed=seed,
-            global_batch_size=batch,
-            num_workers=workers,
+            workers=workers,
             worker=worker,
-            local_replicas=1,
-            start_step=steps[0],
-            end_step=steps[1],
+            batch=batch,
+            start=steps[0],
+            end=steps[1],
+            seed=seed,
             **options,
         )
-        batches = list(dataset.as_numpy_iterator())
         assert len(batches) == steps[1] - steps[0]
         assert {len(part) for parts in batches for part in parts} <= {batch // workers}
         shares.append(batches)

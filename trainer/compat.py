@@ -52,8 +52,12 @@ def import_tensorflow() -> Any:
     return tf
 
 
-def set_heartbeat_timeout(seconds: float) -> None:
+def set_heartbeat_timeout(seconds: float, *, leader: str) -> None:
     """Sets after how much silence the cluster counts a peer as lost.
+
+    Args:
+      seconds: of silence.
+      leader: type of the task of rank 0, `chief` or `worker`; it keeps the count.
 
     Must be called before the strategy is created. There is no public option:
     https://github.com/tensorflow/tensorflow/issues/58434.
@@ -62,18 +66,11 @@ def set_heartbeat_timeout(seconds: float) -> None:
 
     context.context().configure_coordination_service(
         service_type="standalone",
-        service_leader=_leader(),
+        service_leader=f"/job:{leader}/replica:0/task:0",
         heartbeat_timeout_in_ms=int(seconds * 1000),
         # A peer that is gone must not hold the others at the end.
         shutdown_barrier_timeout_in_ms=int(seconds * 1000),
     )
-
-
-def _leader() -> str:
-    import json
-
-    cluster = json.loads(os.environ["TF_CONFIG"])["cluster"]
-    return "/job:chief/replica:0/task:0" if "chief" in cluster else "/job:worker/replica:0/task:0"
 
 
 def reduce_before_apply(

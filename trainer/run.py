@@ -75,7 +75,7 @@ def run(config: Experiment, cluster: Cluster, run_dir: str) -> int:
     batch_spec = train_dataset(0, 1).element_spec
     with strategy.scope():
         model = model_builder.build(config, batch_spec)
-    validation_source, validation_dataset = _validation(config, cluster, local_replicas)
+    validation_source, validation_dataset = _validation(config, cluster)
     _require_same_data(source, validation_source, exchange)
 
     files = run_files.RunFiles(run_dir, active=cluster.is_chief)
@@ -109,10 +109,10 @@ def run(config: Experiment, cluster: Cluster, run_dir: str) -> int:
     state = loop.run()
 
     code = errors.OK
-    version = None
     if cluster.is_chief:
         summary = outcome.summary_of(config, cluster, loop, model, total_steps, started, run_dir)
         files.write(run_files.SUMMARY, summary)
+        version = None
         try:
             version = outcome.export_model(
                 model, config, validation_source or source, state.logs, files, state.step
@@ -129,9 +129,7 @@ def run(config: Experiment, cluster: Cluster, run_dir: str) -> int:
     return int(exchange.sum(np.array([code if cluster.is_chief else 0], np.int64))[0])
 
 
-def _validation(
-    config: Experiment, cluster: Cluster, local_replicas: int
-) -> tuple[Any, tf.data.Dataset | None]:
+def _validation(config: Experiment, cluster: Cluster) -> tuple[Any, tf.data.Dataset | None]:
     if not config.data.validation:
         return None, None
     source = pipeline.open_source(config.data, config.data.validation)

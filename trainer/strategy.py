@@ -44,13 +44,14 @@ def create(cluster: Cluster, config: ClusterConfig) -> tf.distribute.Strategy:
         if len(devices) > 1:
             return tf.distribute.MirroredStrategy([device.name for device in devices])
         return tf.distribute.get_strategy()
-    compat.set_heartbeat_timeout(config.heartbeat_timeout_s)
+    leader = "chief" if cluster.has_chief else "worker"
+    compat.set_heartbeat_timeout(config.heartbeat_timeout_s, leader=leader)
     options = tf.distribute.experimental.CommunicationOptions(
         implementation=getattr(
             tf.distribute.experimental.CommunicationImplementation, config.collective.upper()
         )
     )
-    if cluster.num_workers > 1:
+    if cluster.distributed:
         rendezvous.wait_for_peers(cluster, config.startup_timeout_s)
     with rendezvous.ends_in_time(config.startup_timeout_s), compat.quiet_stderr():
         return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
@@ -73,7 +74,7 @@ class Exchange:
     def __init__(self, strategy: tf.distribute.Strategy, cluster: Cluster):
         self._strategy = strategy
         self._is_chief = cluster.is_chief
-        self._alone = cluster.num_workers == 1
+        self._alone = not cluster.distributed
         local = strategy.num_replicas_in_sync // cluster.num_workers
 
         @tf.function(reduce_retracing=True)
@@ -145,7 +146,7 @@ def as_peer_lost(error: BaseException, cluster: Cluster) -> BaseException:
     A lost peer shows up as whatever the collective was doing; the message tells it apart
     from an error of this worker's own graph.
     """
-    if cluster.num_workers == 1 or not isinstance(error, tf.errors.OpError):
+    if not cluster.distributed or not isinstance(error, tf.errors.OpError):
         return error
     text = str(error)
     transport = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)

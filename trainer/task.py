@@ -75,7 +75,7 @@ def _end(error: BaseException, cluster: Cluster) -> int:
     elif not isinstance(known, SystemExit):
         traceback.print_exception(error)
     code = errors.exit_code_of(known)
-    if cluster.num_workers > 1:
+    if cluster.distributed:
         # A normal exit would wait in TensorFlow's shutdown barrier for peers that are gone.
         sys.stdout.flush()
         sys.stderr.flush()
